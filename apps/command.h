@@ -1,0 +1,117 @@
+// What every command shares: options, exit codes, terminal output. One file per command (cmd_*.cpp).
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "deepinfer/config.h"
+#include "deepinfer/recipe.h"
+#include "deepinfer/sampling_params.h"
+#include "deepinfer/status.h"
+
+namespace deepinfer::cli {
+
+// Exit codes of the program (documented in `deepinfer help`).
+constexpr int kExitOk = 0;           ///< done
+constexpr int kExitFailed = 1;       ///< the work failed
+constexpr int kExitUsage = 2;        ///< wrong usage or configuration
+constexpr int kExitInvalidFile = 3;  ///< the model directory or an input file is invalid
+constexpr int kExitInterrupted = 130;
+
+int exit_code(const Status& status);
+/// Prints "deepinfer: <sentence>" on stderr and returns the exit code.
+int fail(const Status& status);
+
+/// Common options of cli.md, already merged with DEEPINFER_* variables.
+struct CommonOptions {
+    EngineConfig engine;      ///< flags win over the environment, which wins over defaults
+    std::string model;        ///< --model as given
+    std::string synthetic;    ///< --synthetic as given (refused: not in this version)
+    bool json = false;
+    bool progress = false;    ///< statistics on stderr although it is no terminal
+};
+
+/// Adds --model, --backend, --threads, … to a command.
+void add_model_options(CLI::App& app, CommonOptions& options);
+/// Adds the engine's limits and switches (scheduling, caches, speculation, layout).
+void add_engine_options(CLI::App& app, CommonOptions& options);
+
+struct SamplingOptions {
+    SamplingParams params;
+    bool thinking = true;
+    std::string effort = "high";
+    bool ignore_eos = false;
+    long long seed = -1;
+    long long max_tokens = 0;
+    int logprobs = -1;
+    std::string regex, json_schema, ebnf, choice, structural_tag;
+
+    /// Checks and completes `params` and fills the conversation's thinking and effort.
+    Status apply(recipe::Conversation* conversation);
+};
+void add_sampling_options(CLI::App& app, SamplingOptions& options);
+
+/// --model, DEEPINFER_HF_MODEL_DIR or the demonstration checkpoint; reports unknown DEEPINFER_* names on stderr.
+Result<std::string> resolve_model(const CommonOptions& options);
+
+/// True if stderr (stdout) is a terminal.
+bool stderr_is_terminal();
+bool stdout_is_terminal();
+
+/// Set by Ctrl-C (SIGINT) and SIGTERM once install_interrupt_handler() was called; a second signal kills.
+extern std::atomic<bool> interrupted;
+void install_interrupt_handler();
+
+/// One status line on stderr that rewrites itself; silent unless `enabled`.
+class ProgressLine {
+  public:
+    explicit ProgressLine(bool enabled) : enabled_(enabled) {}
+    ~ProgressLine() { clear(); }
+    void show(const std::string& text);
+    void clear();
+
+  private:
+    bool enabled_;
+    bool shown_ = false;
+};
+
+/// Splits generated text into reasoning and content while it streams.
+class AnswerPrinter {
+  public:
+    /// `quiet` keeps everything (for --json) and prints nothing.
+    AnswerPrinter(recipe::ParsingOptions options, bool quiet);
+
+    /// Returns false when the answer is complete (a stop of the parser).
+    bool push(const std::string& text);
+    void finish(recipe::FinishReason reason);
+
+    const std::string& reasoning() const { return reasoning_; }
+    const std::string& content() const { return content_; }
+    recipe::StreamParser& parser() { return parser_; }
+
+  private:
+    void print(const std::vector<recipe::Delta>& deltas);
+    void switch_to(bool reasoning);
+
+    recipe::StreamParser parser_;
+    bool quiet_, color_;
+    bool in_reasoning_ = false, wrote_content_ = false, wrote_reasoning_ = false;
+    std::string reasoning_, content_;
+};
+
+// The commands. Each adds its subcommand; the returned function runs it after parsing.
+using Run = std::function<int()>;
+Run add_generate(CLI::App& root);
+Run add_chat(CLI::App& root);
+Run add_inspect(CLI::App& root);
+Run add_forward(CLI::App& root);
+Run add_ppl(CLI::App& root);
+Run add_encode(CLI::App& root);
+Run add_parse(CLI::App& root);
+Run add_tokenize(CLI::App& root);
+Run add_detokenize(CLI::App& root);
+
+}  // namespace deepinfer::cli

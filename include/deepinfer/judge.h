@@ -1,0 +1,59 @@
+// The judge's door: run the model on given tokens and write every named intermediate, so that any
+// independent reference can be compared tensor by tensor.
+//
+// The names and shapes of what is written are those of tests/data/golden/README.md.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "deepinfer/status.h"
+
+namespace deepinfer {
+
+struct ForwardOptions {
+    std::string model_dir;
+    std::string input;               ///< safetensors with input_ids, or prompt_ids + tokens
+    std::string output;              ///< safetensors to write
+    std::vector<std::string> force;  ///< safetensors files whose expert ids, candidate blocks and top-k lists are used
+    std::string backend = "cpu";     ///< "exact": twins with fp64 between the rounding points
+    std::string isa;                 ///< CPU instruction set, empty = best
+    int threads = 0;                 ///< 0 = what the container allows
+    int64_t chunk = 512;             ///< prompt rows per step
+    std::function<void(int64_t done, int64_t total)> progress;  ///< may be empty; rows done so far
+};
+
+/// Runs the file and writes the dump. Returns a one-line JSON summary (rows, steps, tensors, seconds).
+/// kUnimplemented names what this version does not run (pictures, drafts).
+Result<std::string> run_forward(const ForwardOptions& options);
+
+/// Teacher-forced scoring of token sequences: one model, many samples.
+class Scorer {
+  public:
+    struct Options {
+        std::string model_dir;
+        std::string backend = "cpu";
+        std::string isa;
+        int threads = 0;
+        bool decode_path = false;  ///< token by token instead of prefill chunks
+        int64_t chunk = 256;       ///< rows per step of the prefill path
+    };
+    static Result<Scorer> create(const Options& options);
+    ~Scorer();
+    Scorer(Scorer&&) noexcept;
+    Scorer& operator=(Scorer&&) noexcept;
+
+    /// Natural-log probability of ids[i + 1] given ids[0..i], for i = 0 .. n − 2. kInvalidArgument for an id
+    /// outside the vocabulary, kOutOfRange (both numbers) for a sequence longer than the context.
+    Result<std::vector<double>> log_probs(const std::vector<int32_t>& ids);
+
+  private:
+    struct Impl;
+    explicit Scorer(std::unique_ptr<Impl> impl);
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace deepinfer

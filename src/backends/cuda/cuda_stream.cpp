@@ -1,0 +1,97 @@
+#include "backends/cuda/cuda_stream.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+namespace deepinfer::cuda {
+
+std::string error_text(cudaError_t error,
+                       const char* call,
+                       const char* what,
+                       const std::string& shape) {
+    std::string name(call);
+    name = name.substr(0, name.find('('));
+    return name + " for " + what + (shape.empty() ? "" : " " + shape) + ": " +
+           cudaGetErrorString(error) + " (" + cudaGetErrorName(error) + ")";
+}
+
+Result<std::unique_ptr<CudaStream>> CudaStream::create(size_t scratch_bytes) {
+    std::unique_ptr<CudaStream> s(new CudaStream());
+    const cudaError_t error = cudaStreamCreateWithFlags(&s->stream_, cudaStreamNonBlocking);
+    if (error != cudaSuccess) {
+        return Status(StatusCode::kUnavailable,
+                      error_text(error, "cudaStreamCreateWithFlags", "the step stream", ""));
+    }
+    if (s->scratch(scratch_bytes) == nullptr) return s->status_;
+    return s;
+}
+
+CudaStream::~CudaStream() {
+    // Failures at teardown have nobody left to tell; the first one is in status_ already.
+    if (stream_ != nullptr) {
+        cudaStreamSynchronize(stream_);
+        cudaStreamDestroy(stream_);
+    }
+    for (auto& entry : tables_) cudaFree(entry.second.device);
+    cudaFree(scratch_);
+}
+
+void CudaStream::synchronize() {
+    DI_CUDA(*this, cudaStreamSynchronize(stream_), "the step stream", "");
+}
+
+void* CudaStream::scratch(size_t bytes) {
+    if (bytes <= scratch_bytes_) return scratch_;
+    synchronize();
+    cudaFree(scratch_);
+    scratch_ = nullptr;
+    scratch_bytes_ = 0;
+    const size_t want = (bytes + (size_t{1} << 20) - 1) >> 20 << 20;
+    const cudaError_t error = cudaMalloc(&scratch_, want);
+    if (error != cudaSuccess) {
+        scratch_ = nullptr;
+        record(error, "cudaMalloc", "scratch memory", "(" + std::to_string(want) + " bytes)");
+        return nullptr;
+    }
+    scratch_bytes_ = want;
+    return scratch_;
+}
+
+const ExpertPointers* CudaStream::expert_table(std::span<const ExpertWeights> experts) {
+    std::vector<ExpertPointers> host(experts.size());
+    for (size_t e = 0; e < experts.size(); ++e) {
+        host[e] = {static_cast<const uint8_t*>(experts[e].w1.packed),
+                   static_cast<const uint8_t*>(experts[e].w3.packed),
+                   static_cast<const uint8_t*>(experts[e].w2.packed)};
+    }
+    Table& table = tables_[experts.data()];
+    const size_t bytes = host.size() * sizeof(ExpertPointers);
+    if (table.host.size() == host.size() &&
+        std::memcmp(table.host.data(), host.data(), bytes) == 0) {
+        return table.device;
+    }
+    const std::string shape = "(" + std::to_string(host.size()) + " experts)";
+    synchronize();  // kernels may still read the old table
+    cudaFree(table.device);
+    table.device = nullptr;
+    DI_CUDA(*this, cudaMalloc(reinterpret_cast<void**>(&table.device), bytes), "an expert table", shape);
+    DI_CUDA(*this,
+            cudaMemcpy(table.device, host.data(), bytes, cudaMemcpyHostToDevice),
+            "an expert table",
+            shape);
+    table.host = std::move(host);
+    return table.device;
+}
+
+void CudaStream::record(cudaError_t error,
+                        const char* call,
+                        const char* what,
+                        const std::string& shape) {
+    if (!status_.ok()) return;
+    const StatusCode code = error == cudaErrorMemoryAllocation ? StatusCode::kResourceExhausted
+                                                               : StatusCode::kUnavailable;
+    status_ = Status(code, error_text(error, call, what, shape));
+}
+
+}  // namespace deepinfer::cuda

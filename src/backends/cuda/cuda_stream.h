@@ -1,0 +1,79 @@
+// CudaStream: the device queue that every CUDA op runs on, its scratch memory, and the first failure seen.
+//
+// Ops return nothing, so a failed launch or a lost device is kept here: status() stays at the first error
+// (kUnavailable, naming call, kernel and shape) and the owner of the step asks for it after synchronize().
+// One thread at a time, as Device.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "deepinfer/status.h"
+#include "device/stream.h"
+#include "ops/weight_matrix.h"
+
+namespace deepinfer::cuda {
+
+/// Packed matrices of one expert, as the grouped kernels read them from device memory.
+struct ExpertPointers {
+    const uint8_t* w1;
+    const uint8_t* w3;
+    const uint8_t* w2;
+};
+
+class CudaStream final : public Stream {
+  public:
+    /// The calling thread's current device must be the one the stream is for.
+    static Result<std::unique_ptr<CudaStream>> create(size_t scratch_bytes);
+    ~CudaStream() override;
+
+    void synchronize() override;
+    cudaStream_t get() const { return stream_; }
+
+    /// Scratch of one op call: at least `bytes`, 256-byte aligned, free again when the op's kernels are
+    /// done (stream order makes reuse by the next op safe). Growing waits for the stream, so a step that
+    /// is captured into a graph must have run once before. Returns nullptr (and keeps a status) when the
+    /// memory is not there.
+    void* scratch(size_t bytes);
+
+    /// Device table of the experts' packed matrices; uploaded when the list was not seen before.
+    const ExpertPointers* expert_table(std::span<const ExpertWeights> experts);
+
+    /// Keeps the first failure. `what` is a kernel or a copy, `shape` its sizes.
+    void record(cudaError_t error, const char* call, const char* what, const std::string& shape);
+    const Status& status() const { return status_; }
+
+  private:
+    CudaStream() = default;
+    struct Table {
+        std::vector<ExpertPointers> host;
+        ExpertPointers* device = nullptr;
+    };
+
+    cudaStream_t stream_ = nullptr;
+    void* scratch_ = nullptr;
+    size_t scratch_bytes_ = 0;
+    std::unordered_map<const void*, Table> tables_;
+    Status status_;
+};
+
+/// The text of a failed call: "cudaMalloc for expert table (384 experts): out of memory (cudaErrorMemoryAllocation)".
+std::string error_text(cudaError_t error, const char* call, const char* what, const std::string& shape);
+
+inline CudaStream& cuda_stream(Stream& s) { return static_cast<CudaStream&>(s); }
+
+}  // namespace deepinfer::cuda
+
+/// Runs a CUDA call on behalf of `stream` and keeps its failure there, named by `what` and `shape`.
+#define DI_CUDA(stream, call, what, shape)                                     \
+    do {                                                                       \
+        const cudaError_t di_cuda_error_ = (call);                             \
+        if (di_cuda_error_ != cudaSuccess) {                                   \
+            (stream).record(di_cuda_error_, #call, what, shape);               \
+        }                                                                      \
+    } while (false)

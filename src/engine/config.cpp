@@ -1,0 +1,150 @@
+// EngineConfig: defaults from the environment, ranges, refusals of switches that are not there yet.
+#include "deepinfer/config.h"
+
+#include <cmath>
+#include <limits>
+#include <sstream>
+
+#include "base/env_flags.h"
+#include "engine/json_text.h"
+
+namespace deepinfer {
+namespace {
+
+Status bad(const std::string& name, const std::string& found, const std::string& expected) {
+    return Status(StatusCode::kInvalidArgument, name + " is " + found + ", expected " + expected);
+}
+
+Status later(const std::string& name, const std::string& found, const std::string& neutral) {
+    return Status(StatusCode::kUnimplemented,
+                  name + " is " + found + ": this version does not do that, only " + neutral);
+}
+
+Status check_range(const char* name, int64_t value, int64_t lo, int64_t hi) {
+    if (value >= lo && value <= hi) return {};
+    return bad(name, std::to_string(value), std::to_string(lo) + " to " + std::to_string(hi));
+}
+
+/// Reads one variable of either kind into a field; leaves it alone when unset.
+Status read_int(const char* name, int64_t lo, int64_t hi, int64_t* field) {
+    const Result<std::optional<int64_t>> value = env_int(name, lo, hi);
+    if (!value.ok()) return value.status();
+    if (value.value()) *field = *value.value();
+    return {};
+}
+
+Status read_int(const char* name, int64_t lo, int64_t hi, int* field) {
+    int64_t wide = *field;
+    DI_RETURN_IF_ERROR(read_int(name, lo, hi, &wide));
+    *field = static_cast<int>(wide);
+    return {};
+}
+
+Status read_bool(const char* name, bool* field) {
+    const Result<std::optional<bool>> value = env_bool(name);
+    if (!value.ok()) return value.status();
+    if (value.value()) *field = *value.value();
+    return {};
+}
+
+}  // namespace
+
+Result<EngineConfig> EngineConfig::from_environment() {
+    EngineConfig c;
+    if (const auto accelerator = env_text("DEEPINFER_ACCELERATOR")) {
+        if (*accelerator == "nvidia") {
+            c.backend = "cuda";
+        } else if (*accelerator == "cpu" || *accelerator == "ascend" || *accelerator == "auto") {
+            c.backend = *accelerator;
+        } else {
+            return bad("DEEPINFER_ACCELERATOR", "'" + *accelerator + "'", "cpu, nvidia, ascend or auto");
+        }
+    }
+    if (const auto dir = env_text("DEEPINFER_HF_MODEL_DIR")) c.model_dir = *dir;
+    if (const auto isa = env_text("DEEPINFER_ISA")) c.isa = *isa;
+    DI_RETURN_IF_ERROR(read_int("DEEPINFER_THREADS", 1, 4096, &c.threads));
+    DI_RETURN_IF_ERROR(read_bool("DEEPINFER_BATCH_INVARIANT", &c.batch_invariant));
+    DI_RETURN_IF_ERROR(read_int("DEEPINFER_USE_NEXTN_DECODE", 0, 64, &c.nextn));
+    DI_RETURN_IF_ERROR(read_bool("DEEPINFER_ENABLE_MTP_VARLEN", &c.varlen));
+    if (const auto mode = env_text("DEEPINFER_SPEC_SAMPLING")) c.spec_sampling = *mode;
+    if (const auto mode = env_text("DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE")) c.truncation = *mode;
+    DI_RETURN_IF_ERROR(
+        read_int("DEEPINFER_YOCO_PREFILL_KEEP_TOKENS", 1, int64_t{1} << 31, &c.keep_tokens));
+    DI_RETURN_IF_ERROR(
+        read_int("DEEPINFER_OVERRIDE_NUM_EXTRA_EXPERTS", 0, 1 << 20, &c.extra_experts));
+    bool blocking = false;
+    DI_RETURN_IF_ERROR(read_bool("DEEPINFER_LAUNCH_BLOCKING", &blocking));
+    if (blocking) return later("DEEPINFER_LAUNCH_BLOCKING", "1", "0");
+    return c;
+}
+
+Status EngineConfig::validate() const {
+    constexpr int64_t kMany = std::numeric_limits<int32_t>::max();
+    DI_RETURN_IF_ERROR(check_range("threads", threads, 0, 4096));
+    DI_RETURN_IF_ERROR(check_range("device_index", device_index, 0, 255));
+    DI_RETURN_IF_ERROR(check_range("max_num_seqs", max_num_seqs, 1, 65536));
+    DI_RETURN_IF_ERROR(check_range("max_num_batched_tokens", max_num_batched_tokens, 1, 1 << 20));
+    DI_RETURN_IF_ERROR(check_range("max_model_len", max_model_len, 0, kMany));
+    DI_RETURN_IF_ERROR(check_range("kv_cache_bytes", kv_cache_bytes, 0, int64_t{1} << 50));
+    DI_RETURN_IF_ERROR(check_range("block_tokens", block_tokens, 1, 4096));
+    DI_RETURN_IF_ERROR(check_range("max_queue", max_queue, 0, kMany));
+    DI_RETURN_IF_ERROR(check_range("max_logit_rows", max_logit_rows, 0, 1 << 20));
+    DI_RETURN_IF_ERROR(
+        check_range("long_prefill_token_threshold", long_prefill_token_threshold, 0, kMany));
+    if (!(age_s > 0) || !std::isfinite(age_s)) {
+        return bad("age_s", json_number(age_s), "a positive number of seconds");
+    }
+
+    if (nextn != 0) return later("nextn (DEEPINFER_USE_NEXTN_DECODE)", std::to_string(nextn), "0");
+    if (varlen) return later("varlen (DEEPINFER_ENABLE_MTP_VARLEN)", "1", "0");
+    if (!spec_sampling.empty() && spec_sampling != "coupled") {
+        if (spec_sampling != "rejection" && spec_sampling != "block") {
+            return bad("spec_sampling (DEEPINFER_SPEC_SAMPLING)",
+                       "'" + spec_sampling + "'",
+                       "coupled, rejection or block");
+        }
+        return later("spec_sampling (DEEPINFER_SPEC_SAMPLING)", "'" + spec_sampling + "'", "coupled");
+    }
+    if (!truncation.empty() && truncation != "off") {
+        if (truncation != "compact" && truncation != "exact") {
+            return bad("truncation (DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE)",
+                       "'" + truncation + "'",
+                       "off, compact or exact");
+        }
+        return later(
+            "truncation (DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE)", "'" + truncation + "'", "off");
+    }
+    if (keep_tokens != 0) {
+        return later("keep_tokens (DEEPINFER_YOCO_PREFILL_KEEP_TOKENS)",
+                     std::to_string(keep_tokens),
+                     "truncation off, which keeps every row");
+    }
+    if (ep != 1) return later("ep", std::to_string(ep), "1");
+    if (dp != 1) return later("dp", std::to_string(dp), "1");
+    if (cp != 1) return later("cp", std::to_string(cp), "1");
+    if (extra_experts != 0) {
+        return later("extra experts (DEEPINFER_OVERRIDE_NUM_EXTRA_EXPERTS)",
+                     std::to_string(extra_experts),
+                     "0 (copies are useless on one rank)");
+    }
+    return {};
+}
+
+std::string EngineConfig::to_json() const {
+    JsonLine j;
+    j.text("model_dir", model_dir).text("backend", backend).integer("threads", threads);
+    j.text("isa", isa).integer("device_index", device_index);
+    j.integer("max_num_seqs", max_num_seqs).integer("max_num_batched_tokens", max_num_batched_tokens);
+    j.integer("max_model_len", max_model_len).integer("kv_cache_bytes", kv_cache_bytes);
+    j.integer("block_tokens", block_tokens).integer("max_queue", max_queue);
+    j.integer("max_logit_rows", max_logit_rows).boolean("prefix_caching", prefix_caching);
+    j.boolean("async_scheduling", async_scheduling).boolean("batch_invariant", batch_invariant);
+    j.integer("long_prefill_token_threshold", long_prefill_token_threshold).number("age_s", age_s);
+    j.text("step_log", step_log).integer("nextn", nextn).boolean("varlen", varlen);
+    j.text("spec_sampling", spec_sampling).text("truncation", truncation);
+    j.integer("keep_tokens", keep_tokens).integer("ep", ep).integer("dp", dp).integer("cp", cp);
+    j.integer("extra_experts", extra_experts);
+    return j.str();
+}
+
+}  // namespace deepinfer

@@ -1,0 +1,85 @@
+// Sequence: one sub-sequence of a request inside the scheduler.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "deepinfer/request.h"
+#include "engine/block_space.h"
+
+namespace deepinfer {
+
+/// A form that the output must have, token by token (a grammar's matcher). Used by the scheduler's
+/// thread only. The engine refuses so_args until grammars exist; tests bring their own.
+class TokenConstraint {
+  public:
+    virtual ~TokenConstraint() = default;
+    /// Bits of the tokens allowed next, (vocab + 31) / 32 words, given all accepted ones.
+    virtual std::vector<uint32_t> mask() = 0;
+    /// A token was committed.
+    virtual void accept(int32_t token) = 0;
+};
+
+/// What the scheduler needs to know of a new sequence.
+struct SequenceSpec {
+    uint64_t request = 0;
+    int32_t index = 0;
+    std::vector<int32_t> prompt;
+    std::shared_ptr<const SamplingParams> sampling;
+    uint64_t seed = 0;
+    int priority = 0;
+    std::string tenant;
+    std::string cache_salt;
+    std::shared_ptr<TokenConstraint> constraint;  ///< null: none
+};
+
+enum class SequenceState {
+    kWaiting,   ///< in the queue, new or preempted
+    kSibling,   ///< waits for sub-sequence 0 to compute the shared prompt
+    kRunning,   ///< holds a slot
+    kFinished,
+};
+
+/// Owned by the scheduler, touched by its thread only.
+///
+/// Positions: [0, computed) are committed, [computed, scheduled) are in launched steps. tokens holds the
+/// committed ids; with a sample in flight one more exists that only the executor knows yet.
+/// Always: computed <= scheduled <= total(), and computed <= tokens.size().
+struct Sequence {
+    SequenceSpec spec;
+    SequenceState state = SequenceState::kWaiting;
+    std::vector<int32_t> tokens;  ///< prompt, then committed outputs
+    int64_t prompt_len = 0;
+    int64_t max_total = 0;        ///< prompt + max_tokens, at most max_model_len
+    uint64_t arrival = 0;         ///< order of submission
+    int64_t arrival_us = 0;
+    int64_t first_scheduled_us = -1;
+    int64_t cached_tokens = -1;   ///< prefix hit of the first admission; −1 before it
+
+    int32_t slot = -1;
+    uint32_t epoch = 0;
+    SequenceBlocks blocks;
+    int64_t scheduled = 0;
+    int64_t computed = 0;
+    int32_t samples_in_flight = 0;
+    int64_t window_floor = 0;
+    int64_t write_from = 0;
+    uint64_t last_step = 0;       ///< when a row of it was last planned
+    int64_t charged = 0;          ///< positions already charged to the tenant
+
+    std::vector<Sequence*> siblings;  ///< of sub-sequence 0: those that wait for its prompt
+    Sequence* leader = nullptr;       ///< of a waiting sibling
+
+    /// Length including the token in flight.
+    int64_t total() const { return static_cast<int64_t>(tokens.size()) + samples_in_flight; }
+    /// Rows that could be planned now.
+    int64_t remaining() const { return total() - scheduled; }
+    /// All tokens it may have exist or are in flight: nothing is left to plan. Exact, because every
+    /// step in flight yields one token.
+    bool length_reached() const { return total() >= max_total; }
+    int64_t num_output() const { return static_cast<int64_t>(tokens.size()) - prompt_len; }
+};
+
+}  // namespace deepinfer

@@ -1,0 +1,59 @@
+#include "engine/step_plan.h"
+
+#include "engine/json_text.h"
+
+namespace deepinfer {
+
+bool SlotStart::operator==(const SlotStart& o) const {
+    const bool same_params =
+        sampling == o.sampling || (sampling && o.sampling && *sampling == *o.sampling);
+    return slot == o.slot && epoch == o.epoch && request == o.request && index == o.index &&
+           prompt_len == o.prompt_len && tokens == o.tokens && seed == o.seed && same_params;
+}
+
+std::string StepPlan::to_json() const {
+    std::string starts_json = "[";
+    for (const SlotStart& s : starts) {
+        if (starts_json.size() > 1) starts_json += ',';
+        JsonLine j;
+        j.integer("slot", s.slot).integer("epoch", s.epoch);
+        j.integer("request", static_cast<int64_t>(s.request)).integer("index", s.index);
+        j.integer("prompt_len", s.prompt_len).integer("tokens", static_cast<int64_t>(s.tokens.size()));
+        j.text("seed", std::to_string(s.seed));
+        starts_json += j.str();
+    }
+    std::string forks_json = "[";
+    for (const SlotFork& f : forks) {
+        if (forks_json.size() > 1) forks_json += ',';
+        forks_json += JsonLine()
+                          .integer("from_slot", f.from_slot)
+                          .integer("to_slot", f.to_slot)
+                          .integer("from_block", f.from_block)
+                          .integer("to_block", f.to_block)
+                          .str();
+    }
+    std::string chunks_json = "[";
+    for (const ChunkPlan& c : chunks) {
+        if (chunks_json.size() > 1) chunks_json += ',';
+        JsonLine j;
+        j.integer("slot", c.slot).integer("epoch", c.epoch).integer("start", c.start_pos);
+        j.integer("rows", c.num_rows());
+        if (c.window_floor != 0) j.integer("window_floor", c.window_floor);
+        if (c.write_from != 0) j.integer("write_from", c.write_from);
+        j.boolean("decode", c.decode).boolean("sample", c.sample);
+        if (c.constrained) j.boolean("constrained", true);
+        if (c.prompt_logprobs) j.boolean("prompt_logprobs", true);
+        j.raw("tokens", json_ids(c.token_ids)).raw("blocks", json_ids(c.block_ids));
+        chunks_json += j.str();
+    }
+    JsonLine j;
+    j.integer("step", static_cast<int64_t>(step));
+    j.integer("prefill_rows", num_prefill_rows).integer("decode_rows", num_decode_rows);
+    j.integer("replay_rows", num_replay_rows).integer("admitted", num_admitted);
+    j.integer("preempted", num_preempted).integer("constrained", num_constrained);
+    j.raw("starts", starts_json + "]").raw("forks", forks_json + "]");
+    j.raw("chunks", chunks_json + "]");
+    return j.str();
+}
+
+}  // namespace deepinfer

@@ -1,0 +1,53 @@
+// One sequence alone with a model: caches of exactly its size, blocks in order, slot 0. For judges only;
+// the engine's caches are managed by src/kvcache.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/deepseek_v41.h"
+
+namespace deepinfer {
+
+/// A model loaded from a directory, with its backend and checkpoint.
+struct LoadedModel {
+    std::unique_ptr<Backend> backend;
+    std::unique_ptr<Checkpoint> checkpoint;
+    std::unique_ptr<DeepseekV41> model;
+};
+
+/// `max_positions` 0 = the config's. Reads the directory's tokenizer for the Engram token map.
+Result<LoadedModel> load_model(const std::string& dir, const std::string& backend, const BackendOptions& options, ModelLimits limits);
+
+class LoneSequence {
+  public:
+    /// Caches for up to max_tokens positions.
+    static Result<std::unique_ptr<LoneSequence>> create(DeepseekV41& model, int64_t max_tokens);
+
+    /// Appends tokens and returns the logits [L, V] of the wanted rows (indices into `tokens`), device memory.
+    Tensor append(const std::vector<int32_t>& tokens, const std::vector<int32_t>& logit_rows, const ForwardHooks* hooks = nullptr);
+    /// Forgets everything (the next append starts at position 0).
+    void reset() { ids_.clear(); }
+
+    int64_t length() const { return static_cast<int64_t>(ids_.size()); }
+    const CacheView& cache() const { return cache_; }
+    DeepseekV41& model() { return model_; }
+
+  private:
+    explicit LoneSequence(DeepseekV41& model) : model_(model) {}
+    Status allocate(int64_t max_tokens);
+    Tensor take(DType t, std::initializer_list<int64_t> dims, Status& status);
+
+    DeepseekV41& model_;
+    CacheView cache_;
+    std::vector<Buffer> buffers_;
+    std::vector<int32_t> ids_;
+};
+
+/// Copies a device tensor to the host.
+std::vector<uint8_t> to_host(Backend& backend, const Tensor& t);
+/// The elements of a device tensor of F32 or F64 as doubles.
+std::vector<double> acc_to_host(Backend& backend, const Tensor& t);
+
+}  // namespace deepinfer

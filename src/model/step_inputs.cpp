@@ -1,0 +1,141 @@
+#include "model/step_inputs.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+namespace deepinfer {
+
+StepInputs::StepInputs(const ModelConfig& config, const ModelLimits& limits, std::vector<int32_t> token_map)
+    : config_(config), limits_(limits), token_map_(std::move(token_map)) {
+    const size_t rows = static_cast<size_t>(limits.max_rows), seqs = static_cast<size_t>(limits.max_seqs);
+    max_blocks_ = (limits.max_positions + limits.block_tokens - 1) / limits.block_tokens;
+    std::set<int64_t> ratios;
+    for (int64_t l : config.kv_source_layer_ids) ratios.insert(config.ratio(l));
+    ratios_.assign(ratios.begin(), ratios.end());
+
+    positions_ = reserve(rows * 4);
+    row_seq_ = reserve(rows * 4);
+    seq_rows_ = reserve((seqs + 1) * 4);
+    seq_start_ = reserve(seqs * 4);
+    seq_slot_ = reserve(seqs * 4);
+    window_floor_ = reserve(seqs * 4);
+    block_table_ = reserve(seqs * static_cast<size_t>(max_blocks_) * 4);
+    token_ids_ = reserve(rows * 4);
+    ngrams_ = reserve(rows * static_cast<size_t>(config.engram_max_ngram_size) * 4);
+    image_rows_ = reserve(rows);
+    logit_rows_ = reserve(static_cast<size_t>(limits.max_logit_rows) * 4);
+    for (int64_t r : ratios_) {
+        entry_rows_[r] = reserve(rows * 4);
+        entry_positions_[r] = reserve(rows * 4);
+        entry_slots_[r] = reserve(rows * 8);
+    }
+    staging_.resize(used_);
+}
+
+StepInputs::Array StepInputs::reserve(size_t bytes) {
+    const Array a{used_, bytes};
+    used_ += (bytes + 255) / 256 * 256;
+    return a;
+}
+
+size_t StepInputs::device_bytes() const { return used_; }
+
+void StepInputs::bind(void* device_memory) { device_ = device_memory; }
+
+void StepInputs::build_ngrams(const Batch& batch) {
+    const int64_t n = config_.engram_max_ngram_size;
+    if (config_.engram_layer_ids.empty()) return;
+    const int32_t pad = token_map_[static_cast<size_t>(config_.engram_pad_token_id)];
+    int32_t* out = host<int32_t>(ngrams_);
+    int64_t row = 0;
+    for (const SequenceChunk& seq : batch.seqs) {
+        const int64_t back = static_cast<int64_t>(seq.lookback.size());
+        for (int64_t i = 0; i < seq.num_tokens; ++i, ++row) {
+            bool alive = true;  // a look-back ends for good at the sequence start or at an image token
+            for (int64_t s = 0; s < n; ++s) {
+                int32_t id = -1;
+                if (i - s >= 0) {
+                    const bool dead = !batch.image_rows.empty() && batch.image_rows[static_cast<size_t>(row - s)] != 0;
+                    id = dead ? -1 : batch.token_ids[static_cast<size_t>(row - s)];
+                } else if (back + i - s >= 0) {
+                    id = seq.lookback[static_cast<size_t>(back + i - s)];
+                }
+                alive = alive && id >= 0;
+                out[row * n + s] = alive ? token_map_[static_cast<size_t>(id)] : pad;
+            }
+        }
+    }
+}
+
+void StepInputs::build(const Batch& batch, const CacheGeometry& geometry, Device& dev) {
+    const int64_t rows = batch.num_rows(), seqs = static_cast<int64_t>(batch.seqs.size());
+    const int64_t logits = static_cast<int64_t>(batch.logit_rows.size());
+    DI_CHECK_LE(rows, limits_.max_rows);
+    DI_CHECK_LE(seqs, limits_.max_seqs);
+    DI_CHECK_LE(logits, limits_.max_logit_rows);
+    DI_CHECK(batch.image_rows.empty() || static_cast<int64_t>(batch.image_rows.size()) == rows);
+
+    std::map<int64_t, int64_t> counts;
+    std::fill_n(host<int32_t>(block_table_), seqs * max_blocks_, -1);
+    max_end = 0;
+    int64_t row = 0;
+    for (int64_t b = 0; b < seqs; ++b) {
+        const SequenceChunk& seq = batch.seqs[static_cast<size_t>(b)];
+        const int64_t end = static_cast<int64_t>(seq.start_pos) + seq.num_tokens;
+        DI_CHECK_LE(end, limits_.max_positions);
+        DI_CHECK_LE(end, static_cast<int64_t>(seq.block_ids.size()) * geometry.block_tokens);
+        DI_CHECK_LE(static_cast<int64_t>(seq.block_ids.size()), max_blocks_);
+        DI_CHECK_GE(static_cast<int64_t>(seq.lookback.size()),
+                    std::min<int64_t>(seq.start_pos, std::max<int64_t>(0, config_.engram_max_ngram_size - 1)));
+        max_end = std::max(max_end, end);
+        host<int32_t>(seq_rows_)[b] = static_cast<int32_t>(row);
+        host<int32_t>(seq_start_)[b] = seq.start_pos;
+        host<int32_t>(seq_slot_)[b] = seq.slot;
+        host<int32_t>(window_floor_)[b] = seq.window_floor;
+        std::copy(seq.block_ids.begin(), seq.block_ids.end(), host<int32_t>(block_table_) + b * max_blocks_);
+        for (int64_t i = 0; i < seq.num_tokens; ++i, ++row) {
+            const int64_t p = seq.start_pos + i;
+            host<int32_t>(positions_)[row] = static_cast<int32_t>(p);
+            host<int32_t>(row_seq_)[row] = static_cast<int32_t>(b);
+            for (int64_t r : ratios_) {
+                if ((p + 1) % r != 0) continue;
+                const int64_t e = counts[r]++, entry = p / r, per_block = geometry.block_tokens / r;
+                host<int32_t>(entry_rows_[r])[e] = static_cast<int32_t>(row);
+                host<int32_t>(entry_positions_[r])[e] = static_cast<int32_t>(entry * r);
+                const int64_t block = seq.block_ids[static_cast<size_t>(entry / per_block)];
+                host<int64_t>(entry_slots_[r])[e] = p >= seq.write_from ? block * per_block + entry % per_block : -1;
+            }
+        }
+    }
+    DI_CHECK_EQ(row, rows);
+    host<int32_t>(seq_rows_)[seqs] = static_cast<int32_t>(rows);
+    std::copy(batch.token_ids.begin(), batch.token_ids.end(), host<int32_t>(token_ids_));
+    std::copy(batch.image_rows.begin(), batch.image_rows.end(), host<uint8_t>(image_rows_));
+    std::copy(batch.logit_rows.begin(), batch.logit_rows.end(), host<int32_t>(logit_rows_));
+    build_ngrams(batch);
+
+    // One copy moves everything; a host backend reads the staging memory through the same path.
+    dev.copy_to_device(dev.stream(), device_, staging_.data(), used_);
+
+    view.positions = Tensor(device(positions_), DType::kI32, {rows});
+    view.row_seq = Tensor(device(row_seq_), DType::kI32, {rows});
+    view.seq_rows = Tensor(device(seq_rows_), DType::kI32, {seqs + 1});
+    view.seq_start = Tensor(device(seq_start_), DType::kI32, {seqs});
+    view.seq_slot = Tensor(device(seq_slot_), DType::kI32, {seqs});
+    view.window_floor = Tensor(device(window_floor_), DType::kI32, {seqs});
+    view.block_table = Tensor(device(block_table_), DType::kI32, {seqs, max_blocks_});
+    token_ids = Tensor(device(token_ids_), DType::kI32, {rows});
+    ngrams = Tensor(device(ngrams_), DType::kI32, {rows, config_.engram_max_ngram_size});
+    image_rows = batch.image_rows.empty() ? Tensor() : Tensor(device(image_rows_), DType::kU8, {rows});
+    logit_rows = Tensor(device(logit_rows_), DType::kI32, {logits});
+    entries.clear();
+    for (int64_t r : ratios_) {
+        const int64_t e = counts[r];
+        entries[r] = {Tensor(device(entry_rows_[r]), DType::kI32, {e}),
+                      Tensor(device(entry_positions_[r]), DType::kI32, {e}),
+                      Tensor(device(entry_slots_[r]), DType::kI64, {e})};
+    }
+}
+
+}  // namespace deepinfer

@@ -1,0 +1,64 @@
+// ModelWeights: the checkpoint's tensors bound to their roles and brought to a backend.
+//
+// Matrices stay in their stored format (ops/weight_matrix.h); small vectors become f32 (exact). Names of
+// members are the checkpoint's names. Which layer has which part follows from its role (model spec 1.4).
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "ops/backend.h"
+#include "ops/weight_matrix.h"
+
+namespace deepinfer {
+
+struct HyperConnectionWeights {
+    Tensor fn, base, scale;  ///< f32 [(2+hc)hc, hc·D], [(2+hc)hc], [3]
+};
+
+struct CompressorWeights {
+    WeightMatrix wkv, wgate;  ///< [dh, D]; wgate only for ratio > 1
+    Tensor norm;              ///< f32 [dh]
+    WeightMatrix index_wk;    ///< attn.indexer.wk [di, dh]
+    Tensor index_k_norm;      ///< f32 [di]
+};
+
+struct IndexerWeights {
+    WeightMatrix wq_b;          ///< [Hi·di, ql] FP8
+    WeightMatrix weights_proj;  ///< [Hi, D]
+};
+
+struct EngramWeights {
+    WeightMatrix table;               ///< [rows, ed] FP8, one scale per row and 32 columns
+    WeightMatrix wkv;                 ///< [(hc+1)·D, cols·ed] FP8
+    Tensor q_weight, k_weight;        ///< f32 [hc, D]
+    Tensor multipliers;               ///< i64 [max_ngram]
+    Tensor primes, offsets;           ///< i64 [cols]
+};
+
+struct LayerWeights {
+    HyperConnectionWeights hc_attn, hc_ffn;
+    Tensor attn_norm, ffn_norm, q_norm, kv_norm;  ///< f32
+    WeightMatrix wq_a, wq_b, wkv, wo_a, wo_b;     ///< FP8
+    Tensor attn_sink;                             ///< f32 [H]
+    WeightMatrix gate;                            ///< [E, D]
+    Tensor gate_bias, gate_bias_vl;               ///< f32 [E]
+    std::vector<ExpertWeights> experts;
+    ExpertWeights shared;
+    CompressorWeights compressor;  ///< kv sources
+    IndexerWeights indexer;        ///< index sources
+    EngramWeights engram;          ///< Engram layers
+};
+
+struct ModelWeights {
+    std::vector<LayerWeights> layers;
+    WeightMatrix embed, head;  ///< [V, D]
+    Tensor norm;               ///< f32 [D]
+    std::deque<std::vector<uint8_t>> host;  ///< converted small tensors of a host backend live here
+};
+
+/// Binds every backbone tensor of the (already validated) checkpoint and prepares it on the backend.
+Status bind_weights(const Checkpoint& checkpoint, Backend& backend, ModelWeights& out);
+
+}  // namespace deepinfer

@@ -1,0 +1,49 @@
+// Backend: a device, its ops, and how weights get there. Chosen by name at start-up.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+#include "ops/op_table.h"
+#include "ops/weight_matrix.h"
+
+namespace deepinfer {
+
+struct BackendOptions {
+    int num_threads = 0;  ///< host threads; 0 = what the container allows
+    int device_index = 0;
+    std::string isa;  ///< CPU: force a lower instruction set; empty = best
+};
+
+class Backend {
+  public:
+    virtual ~Backend() = default;
+
+    virtual std::string name() const = 0;  ///< "cpu", "cuda", "ref", "exact"
+    virtual std::string description()
+        const = 0;  ///< one line for the start-up log: ISA, device, kernels
+    virtual Device& device() = 0;
+    virtual const OpTable& ops() const = 0;
+
+    /// Brings one weight to the device: on entry weight and scale point to host memory (mmapped,
+    /// valid as long as the model lives); on return to memory that the ops read. Host backends may
+    /// keep them.
+    virtual Status prepare(WeightMatrix& w) = 0;
+    /// The same for a dense tensor (host pointer in, device pointer out).
+    virtual Status prepare(Tensor& t) = 0;
+};
+
+using BackendFactory = std::function<Result<std::unique_ptr<Backend>>(const BackendOptions&)>;
+
+/// Called by apps/main at start-up (register_*_backend of each linked backend), before any thread
+/// exists.
+void register_backend(const std::string& name, BackendFactory factory);
+/// kInvalidArgument with the list of compiled backends when the name is unknown.
+Result<std::unique_ptr<Backend>> create_backend(const std::string& name,
+                                                const BackendOptions& options);
+std::vector<std::string> compiled_backends();
+
+}  // namespace deepinfer

@@ -1,0 +1,66 @@
+// OpTable: one function pointer per op. The twins fill it (ref in fp32, exact in fp64 between
+// rounding points); a backend starts from its device's implementations of all of them. Contracts:
+// the headers.
+#pragma once
+
+#include "ops/attention/sparse_attention.h"
+#include "ops/cache/embed_gather.h"
+#include "ops/cache/kv_store.h"
+#include "ops/compress/compress_pool.h"
+#include "ops/compress/indexer.h"
+#include "ops/engram/engram.h"
+#include "ops/hyper_connection/mhc.h"
+#include "ops/linear/grouped_o_proj.h"
+#include "ops/linear/linear.h"
+#include "ops/moe/moe_ffn.h"
+#include "ops/moe/router.h"
+#include "ops/norm/rms_norm.h"
+#include "ops/quant/cast_round.h"
+#include "ops/rope/rope.h"
+
+namespace deepinfer {
+
+struct OpTable {
+    const char* name = "";
+    DType acc = DType::kF32;  ///< type of everything the contracts call "accumulator type"
+
+    RmsNormOp rms_norm = nullptr;
+    LinearOp linear = nullptr;
+    GroupedOProjOp grouped_o_proj = nullptr;
+    QuantQ8Op quant_q8 = nullptr;
+    QuantQ4mOp quant_q4m = nullptr;
+    ScaleBf16Op scale_bf16 = nullptr;
+    RopeTableOp rope_table = nullptr;
+    RopeOp rope = nullptr;
+    MhcMixesOp mhc_mixes = nullptr;
+    MhcCollapseOp mhc_collapse = nullptr;
+    MhcExpandOp mhc_expand = nullptr;
+    StreamsMeanOp streams_mean = nullptr;
+    EngramHashOp engram_hash = nullptr;
+    EngramLookupOp engram_lookup = nullptr;
+    EngramGateOp engram_gate = nullptr;
+    EmbedStreamsOp embed_streams = nullptr;
+    GatherRowsOp gather_rows = nullptr;
+    WindowPackOp window_pack = nullptr;
+    WindowStoreOp window_store = nullptr;
+    KvEntryStoreOp kv_entry_store = nullptr;
+    IndexKeyStoreOp index_key_store = nullptr;
+    CompressPoolOp compress_pool = nullptr;
+    CompressTailStoreOp compress_tail_store = nullptr;
+    IndexScoresOp index_scores = nullptr;
+    CandidateBlocksOp candidate_blocks = nullptr;
+    TopkSelectOp topk_select = nullptr;
+    SparseAttentionOp sparse_attention = nullptr;
+    RouterScoresOp router_scores = nullptr;
+    RouterTopkOp router_topk = nullptr;
+    RouterWeightsOp router_weights = nullptr;
+    SwigluOp swiglu = nullptr;
+    MoeFfnOp moe_ffn = nullptr;
+};
+
+/// All twins with fp32 accumulation ("ref").
+OpTable ref_op_table();
+/// All twins with fp64 between the rounding points ("exact"): the goldens' arithmetic.
+OpTable exact_op_table();
+
+}  // namespace deepinfer
