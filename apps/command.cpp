@@ -2,6 +2,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <unistd.h>
 
@@ -161,7 +162,8 @@ Result<std::string> resolve_model(const CommonOptions& o) {
     Result<EngineConfig> env = EngineConfig::from_environment();
     if (!env.ok()) return env.status();
     if (!o.synthetic.empty()) return Status(StatusCode::kUnimplemented, "--synthetic: generated weights are not in this version");
-    return resolve_model_dir(o.model);
+    const char* env_dir = std::getenv("DEEPINFER_HF_MODEL_DIR");
+    return resolve_model_dir(o.model, env_dir != nullptr ? env_dir : "");
 }
 
 void ProgressLine::show(const std::string& text) {

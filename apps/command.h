@@ -9,6 +9,7 @@
 
 #include "deepinfer/config.h"
 #include "deepinfer/recipe.h"
+#include "deepinfer/recipe_protocol.h"
 #include "deepinfer/sampling_params.h"
 #include "deepinfer/status.h"
 

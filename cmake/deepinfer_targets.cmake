@@ -6,17 +6,21 @@ include(GoogleTest)
 
 function(di_library name)
     cmake_parse_arguments(A "" "" "SOURCES;DEPS;LIBS" ${ARGN})
-    add_library(deepinfer_${name} STATIC ${A_SOURCES})
-    target_include_directories(deepinfer_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
-    target_link_libraries(deepinfer_${name} PRIVATE deepinfer_flags)
+    if(A_SOURCES)
+        add_library(deepinfer_${name} STATIC ${A_SOURCES})
+        set(scope PUBLIC)
+        target_link_libraries(deepinfer_${name} PRIVATE deepinfer_flags)
+    else()  # headers alone
+        add_library(deepinfer_${name} INTERFACE)
+        set(scope INTERFACE)
+    endif()
+    target_include_directories(deepinfer_${name} ${scope} ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
     foreach(dep ${A_DEPS})
-        target_link_libraries(deepinfer_${name} PUBLIC deepinfer_${dep})
+        target_link_libraries(deepinfer_${name} ${scope} deepinfer_${dep})
     endforeach()
     if(A_LIBS)
-        target_link_libraries(deepinfer_${name} PUBLIC ${A_LIBS})
+        target_link_libraries(deepinfer_${name} ${scope} ${A_LIBS})
     endif()
-    # A library of headers alone still needs one translation unit.
-    set_target_properties(deepinfer_${name} PROPERTIES LINKER_LANGUAGE CXX)
 endfunction()
 
 # Sources of a folder, tests and benchmarks left out.

@@ -28,7 +28,7 @@ struct EngineConfig {
     int64_t max_num_seqs = 64;             ///< sequences that may run at once (window rings are per sequence)
     int64_t max_num_batched_tokens = 512;  ///< rows of one step, prompt chunks and decodes together
     int64_t max_model_len = 0;  ///< longest prompt + output; 0 = the checkpoint's, at most what the pool holds
-    int64_t kv_cache_bytes = 0; ///< pool of compressed KV and index keys; 0 = max_num_seqs × max_model_len, at most 256 MiB
+    int64_t kv_cache_bytes = 0; ///< pool of compressed KV and index keys; 0 = max_num_seqs × max_model_len, at most 128 MiB
     int block_tokens = 128;     ///< tokens of one cache block, the unit of sharing
     int64_t max_queue = 0;      ///< waiting requests before submit() says kQueueFull; 0 = no limit
     int64_t max_logit_rows = 0; ///< rows of one step whose logits are wanted; 0 = max(max_num_seqs, 64)

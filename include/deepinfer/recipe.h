@@ -7,7 +7,7 @@
 //   recipe::Conversation c;
 //   c.messages.push_back(recipe::Message::user("Hello"));
 //   PromptText prompt = recipe::encode_prompt(c);
-//   std::vector<int32_t> ids = tokenizer.encode_prompt(prompt).value();
+//   Result<std::vector<int32_t>> ids = recipe::prompt_ids(tokenizer, prompt);
 //   ...
 //   recipe::StreamParser parser(recipe::parsing_options(c));
 //   for (each decoded piece) { parser.push(piece, &deltas); show(deltas); }
@@ -121,8 +121,13 @@ struct EncodeOptions {
 
 /// Renders the conversation. Nothing is validated: odd shapes are rendered. The ranges that the
 /// template itself wrote as special tokens (and the placeholders of real images) are flagged, so a
-/// client's text that spells such a token stays text.
+/// client's text that spells such a token stays text. In assistant turns the grounding tokens are
+/// flagged too: the model wrote them.
 PromptText encode_prompt(const Conversation& conversation, const EncodeOptions& options = {});
+
+/// Ids of the prompt. Of the flagged ranges only the grounding tokens of an assistant's history
+/// ("<｜ref｜>" and its kin) may be missing in a vocabulary; they are text then.
+Result<std::vector<int32_t>> prompt_ids(const Tokenizer& tokenizer, const PromptText& prompt);
 
 /// Number of image blocks in messages whose images are rendered.
 int num_images(const Conversation& conversation);

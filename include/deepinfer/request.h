@@ -39,7 +39,6 @@ const char* finish_reason_name(FinishReason reason);
 struct TokenLogprobs {
     int32_t token_id = -1;
     double logprob = 0;
-    int32_t rank = 0;  ///< 1 = the likeliest; 0 = not computed
     std::vector<std::pair<int32_t, double>> top;
 
     bool operator==(const TokenLogprobs&) const = default;
@@ -68,8 +67,8 @@ struct Output {
     std::string text;                      ///< new text; special tokens in their spelling, the stop itself left out
     std::vector<int32_t> token_ids;        ///< new ids, the stop or EOS id included
     std::vector<TokenLogprobs> logprobs;   ///< one per new id when sampling.logprobs asks for it
-    /// One per prompt token when sampling.prompt_logprobs asks for it, with the sub-sequence's first
-    /// delta; the entry of the first prompt token has no value (token_id = −1).
+    /// One per prompt token when sampling.prompt_logprobs asks for it, with the first delta of
+    /// sub-sequence 0; the entry of the first prompt token has no value (token_id = −1). Always raw.
     std::vector<TokenLogprobs> prompt_logprobs;
 
     FinishReason finish_reason = FinishReason::kNone;

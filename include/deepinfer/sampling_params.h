@@ -98,9 +98,10 @@ struct SamplingParams {
     /// Log-probabilities to report for every generated token: the chosen one and this many most
     /// likely ones, 0..20. Unset: none.
     std::optional<int> logprobs;
-    /// The same for every prompt token but the first. Unset: none.
+    /// The same for every prompt token but the first, always of the model's raw distribution (masks
+    /// and penalties are about generation). Unset: none.
     std::optional<int> prompt_logprobs;
-    /// What both of them describe.
+    /// What `logprobs` describes.
     LogprobMode logprob_mode = LogprobMode::kRaw;
 
     /// Constraint on the form of the output.

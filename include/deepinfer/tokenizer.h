@@ -62,6 +62,7 @@ class Tokenizer {
 
     /// Ids of `text`. Bytes that are not UTF-8 count as U+FFFD, one per maximal ill-formed part.
     /// Never fails: every byte has a token. Time about n log n in the worst case.
+    /// Requires less than 4 GiB (front ends refuse far shorter texts before they come here).
     std::vector<int32_t> encode(std::string_view text,
                                 SpecialTokens special = SpecialTokens::kParse) const;
 

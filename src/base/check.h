@@ -31,8 +31,8 @@ template <typename A, typename B>
 
 #define DI_CHECK_OP_(a, op, b)                                                                        \
     do {                                                                                              \
-        const auto& di_a_ = (a);                                                                      \
-        const auto& di_b_ = (b);                                                                      \
+        const auto di_a_ = (a);                                                                       \
+        const auto di_b_ = (b);                                                                       \
         if (!(di_a_ op di_b_))                                                                        \
             ::deepinfer::internal::check_op_failed(__FILE__, __LINE__, #a " " #op " " #b, di_a_, di_b_); \
     } while (false)

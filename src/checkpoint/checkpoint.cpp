@@ -17,18 +17,23 @@ constexpr size_t kMaxConfigBytes = 16u << 20;
 
 DType view_dtype(WeightKind kind, const std::string& stored) {
     switch (kind) {
-        case WeightKind::kPlain: return stored == "F32" ? DType::kF32 : DType::kBF16;
+        case WeightKind::kPlain:
+            return stored == "F32" ? DType::kF32 : DType::kBF16;
         case WeightKind::kFp8:
-        case WeightKind::kEngramTable: return DType::kFP8E4M3;
-        case WeightKind::kFp4: return DType::kFP4;
+        case WeightKind::kEngramTable:
+            return DType::kFP8E4M3;
+        case WeightKind::kFp4:
+            return DType::kFP4;
         case WeightKind::kFp8Scale:
         case WeightKind::kFp4Scale:
-        case WeightKind::kEngramScale: return DType::kUE8M0;
+        case WeightKind::kEngramScale:
+            return DType::kUE8M0;
     }
     return DType::kU8;
 }
 
-/// Rows of a table are read singly and far apart: read-ahead would only fill memory with neighbours.
+/// Rows of a table are read singly and far apart: read-ahead would only fill memory with
+/// neighbours.
 void advise_random(const uint8_t* data, size_t bytes) {
     const uintptr_t page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
     const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
@@ -60,8 +65,8 @@ Tensor Checkpoint::Impl::make_view(const ExpectedTensor& want,
     const DType dtype = view_dtype(want.kind, entry.dtype);
     const uintptr_t element = static_cast<uintptr_t>(dtype_bits(dtype)) / 8;
     if (element > 1 && reinterpret_cast<uintptr_t>(data) % element != 0) {
-        // The format does not promise alignment, but reading a float through an unaligned pointer is
-        // undefined. The size was checked against the file before.
+        // The format does not promise alignment, but reading a float through an unaligned pointer
+        // is undefined. The size was checked against the file before.
         copies.emplace_back(new uint64_t[(bytes + 7) / 8]);
         std::memcpy(copies.back().get(), data, bytes);
         data = reinterpret_cast<uint8_t*>(copies.back().get());
@@ -108,9 +113,15 @@ Result<Checkpoint> Checkpoint::open(const std::string& dir) {
     return Checkpoint(std::move(impl));
 }
 
-const std::string& Checkpoint::dir() const { return impl_->dir; }
-const ModelConfig& Checkpoint::config() const { return impl_->config; }
-const std::vector<StoredTensor>& Checkpoint::tensors() const { return impl_->tensors; }
+const std::string& Checkpoint::dir() const {
+    return impl_->dir;
+}
+const ModelConfig& Checkpoint::config() const {
+    return impl_->config;
+}
+const std::vector<StoredTensor>& Checkpoint::tensors() const {
+    return impl_->tensors;
+}
 
 const StoredTensor* Checkpoint::find(const std::string& name) const {
     const auto it = impl_->by_name.find(name);

@@ -37,7 +37,8 @@ std::string number_text(double v) {
 
 std::string FieldReader::path(FieldName name) const {
     // Messages use the spelling that the file has.
-    const bool flat = name.flat[0] != '\0' && !object_.contains(name.hf) && object_.contains(name.flat);
+    const bool flat =
+        name.flat[0] != '\0' && !object_.contains(name.hf) && object_.contains(name.flat);
     return path_ + (flat ? name.flat : name.hf);
 }
 
@@ -74,7 +75,9 @@ void FieldReader::wrong(FieldName name, const json& found, const std::string& ex
     complain(path(name) + " is " + show_json(found) + ", expected " + expected);
 }
 
-int64_t FieldReader::integer(FieldName name, int64_t low, int64_t high,
+int64_t FieldReader::integer(FieldName name,
+                             int64_t low,
+                             int64_t high,
                              std::optional<int64_t> fallback) {
     const json* v = get(name, !fallback.has_value());
     if (v == nullptr) return fallback.value_or(low);
@@ -84,7 +87,10 @@ int64_t FieldReader::integer(FieldName name, int64_t low, int64_t high,
     return low;
 }
 
-double FieldReader::number(FieldName name, double low, double high, std::optional<double> fallback) {
+double FieldReader::number(FieldName name,
+                           double low,
+                           double high,
+                           std::optional<double> fallback) {
     const json* v = get(name, !fallback.has_value());
     if (v == nullptr) return fallback.value_or(low);
     if (v->is_number()) {
@@ -103,7 +109,9 @@ bool FieldReader::boolean(FieldName name, std::optional<bool> fallback) {
     return false;
 }
 
-std::vector<int64_t> FieldReader::integers(FieldName name, size_t max_count, int64_t low,
+std::vector<int64_t> FieldReader::integers(FieldName name,
+                                           size_t max_count,
+                                           int64_t low,
                                            int64_t high,
                                            std::optional<std::vector<int64_t>> fallback) {
     const json* v = get(name, !fallback.has_value());
@@ -127,7 +135,8 @@ std::vector<int64_t> FieldReader::integers(FieldName name, size_t max_count, int
     return out;
 }
 
-std::string FieldReader::choice(FieldName name, const std::vector<std::string>& allowed,
+std::string FieldReader::choice(FieldName name,
+                                const std::vector<std::string>& allowed,
                                 std::optional<std::string> fallback) {
     const json* v = get(name, !fallback.has_value());
     if (v == nullptr) return fallback.value_or(allowed.front());

@@ -92,9 +92,9 @@ class Rules {
                     "compress_ratios[" + std::to_string(layers + m) + "] is " +
                         std::to_string(c_.ratio(layers + m)) + ", expected 0 for a draft stage");
         }
-        const bool lists_ok = layer_list("kv_source_layer_ids", c_.kv_source_layer_ids) &
-                              layer_list("index_source_layer_ids", c_.index_source_layer_ids);
-        if (!lists_ok) return;
+        const bool kv_ok = layer_list("kv_source_layer_ids", c_.kv_source_layer_ids);
+        const bool index_ok = layer_list("index_source_layer_ids", c_.index_source_layer_ids);
+        if (!kv_ok || !index_ok) return;
         for (int64_t s : c_.kv_source_layer_ids) {
             require(c_.ratio(s) > 0,
                     "kv_source_layer_ids names layer " + std::to_string(s) +
@@ -142,9 +142,9 @@ class Rules {
         if (!c_.is_index_source(s) || !c_.is_kv_source(s)) return;
         for (int64_t i : c_.index_source_layer_ids) {
             require(i <= s || c_.kv_source(i) == s,
-                    name + ", but index source " + std::to_string(i) + " reads the cache of layer " +
-                        std::to_string(c_.kv_source(i)) + ", expected all later ones to read " +
-                        std::to_string(s));
+                    name + ", but index source " + std::to_string(i) +
+                        " reads the cache of layer " + std::to_string(c_.kv_source(i)) +
+                        ", expected all later ones to read " + std::to_string(s));
         }
         require((c_.candidate_topk_blocks - 1) * c_.candidate_block_size + 1 >= c_.index_topk,
                 "candidate_topk_blocks " + std::to_string(c_.candidate_topk_blocks) +

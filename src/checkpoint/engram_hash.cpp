@@ -1,7 +1,8 @@
 // The constants of the Engram hash: primes and multipliers (model spec 3.10).
 //
-// The multipliers are draws of numpy's default_rng, so numpy's seeding (SeedSequence), generator (PCG64)
-// and bounded draw are reproduced here to the bit, and tested against vectors that numpy made.
+// The multipliers are draws of numpy's default_rng, so numpy's seeding (SeedSequence), generator
+// (PCG64) and bounded draw are reproduced here to the bit, and tested against vectors that numpy
+// made.
 #include <array>
 #include <cstdint>
 #include <limits>
@@ -51,7 +52,8 @@ bool is_prime(uint64_t n) {
     return true;
 }
 
-/// numpy.random.SeedSequence of one non-negative integer below 2^64, as the state words it hands out.
+/// numpy.random.SeedSequence of one non-negative integer below 2^64, as the state words it hands
+/// out.
 std::array<uint64_t, 4> seed_words(uint64_t entropy) {
     constexpr uint32_t kInitA = 0x43b0d7e5u, kMulA = 0x931e8875u;
     constexpr uint32_t kInitB = 0x8b51f9ddu, kMulB = 0x58f38dedu;
@@ -67,10 +69,8 @@ std::array<uint64_t, 4> seed_words(uint64_t entropy) {
         const uint32_t t = kMixLeft * x - kMixRight * y;
         return t ^ (t >> 16);
     };
-    const std::array<uint32_t, 4> words = {static_cast<uint32_t>(entropy),
-                                           static_cast<uint32_t>(entropy >> 32),
-                                           0,
-                                           0};
+    const std::array<uint32_t, 4> words = {
+        static_cast<uint32_t>(entropy), static_cast<uint32_t>(entropy >> 32), 0, 0};
     std::array<uint32_t, 4> pool{};
     for (size_t i = 0; i < 4; ++i) pool[i] = hash(words[i]);
     for (size_t src = 0; src < 4; ++src) {
@@ -120,7 +120,8 @@ class Pcg64 {
         return static_cast<uint32_t>(x);
     }
 
-    /// integers(0, bound) for an int64 array: numpy draws 32-bit words while the bound fits into them.
+    /// integers(0, bound) for an int64 array: numpy draws 32-bit words while the bound fits into
+    /// them.
     uint64_t below(uint64_t bound) {
         if (bound == 1) return 0;
         if (bound < (uint64_t{1} << 32)) {
@@ -134,7 +135,6 @@ class Pcg64 {
             }
             return m >> 32;
         }
-        if (bound == (uint64_t{1} << 32)) return next32();
         u128 m = static_cast<u128>(next()) * bound;
         if (static_cast<uint64_t>(m) < bound) {
             const uint64_t threshold = (0 - bound) % bound;
@@ -160,8 +160,8 @@ constexpr int64_t kLayerSeedFactor = 10007;  // model spec 3.10
 }  // namespace
 
 std::vector<std::vector<int64_t>> ModelConfig::engram_primes() const {
-    // "The smallest unused prime from engram_vocab_size on", for every head in turn: as each search takes
-    // the smallest one left, the used primes never have a gap, and the search simply goes on.
+    // "The smallest unused prime from engram_vocab_size on", for every head in turn: as each search
+    // takes the smallest one left, the used primes never have a gap, and the search simply goes on.
     std::vector<std::vector<int64_t>> tables;
     uint64_t candidate = static_cast<uint64_t>(engram_vocab_size);
     for (size_t t = 0; t < engram_layer_ids.size(); ++t) {

@@ -11,8 +11,8 @@ namespace {
 
 using nlohmann::json;
 
-// Bounds of single fields. Every product of sizes that a shape needs stays far below 2^63, and the number
-// of tensors a config may ask for stays small enough to list (weight_names.h).
+// Bounds of single fields. Every product of sizes that a shape needs stays far below 2^63, and the
+// number of tensors a config may ask for stays small enough to list (weight_names.h).
 constexpr int64_t kMaxDim = 1 << 16;
 constexpr int64_t kMaxLayers = 512;
 constexpr int64_t kMaxVocab = 1 << 24;
@@ -71,10 +71,15 @@ void read_rope(FieldReader& text, std::vector<std::string>* problems, bool flat,
     if (flat && !text.has({"rope_scaling"})) {
         text.ignore({"rope_scaling"});
         // All four or none: a part of YaRN cannot be guessed.
-        if (text.has({"rope_factor"}) || text.has({"original_seq_len"}) || text.has({"beta_fast"}) ||
-            text.has({"beta_slow"})) {
+        if (text.has({"rope_factor"}) || text.has({"original_seq_len"}) ||
+            text.has({"beta_fast"}) || text.has({"beta_slow"})) {
             read_yarn(text, "rope_factor", "original_seq_len");
         }
+        return;
+    }
+    // null says "no YaRN"; a config that lost the field is not taken for one that says so.
+    if (!flat && !text.present("rope_scaling")) {
+        text.complain(text.path({"rope_scaling"}) + " is missing, expected an object or null");
         return;
     }
     const json* object = text.object({"rope_scaling"}, false);
@@ -104,16 +109,16 @@ void read_attention(FieldReader& t, ModelConfig& c) {
         c.compress_ratios.resize(all, 0);
     }
     if (c.compress_ratios.size() != all) {
-        t.complain(t.path({"compress_ratios"}) + " has " + std::to_string(c.compress_ratios.size()) +
-                   " entries, expected " + std::to_string(all) +
-                   " (num_hidden_layers + num_nextn_predict_layers) or " +
+        t.complain(t.path({"compress_ratios"}) + " has " +
+                   std::to_string(c.compress_ratios.size()) + " entries, expected " +
+                   std::to_string(all) + " (num_hidden_layers + num_nextn_predict_layers) or " +
                    std::to_string(c.num_hidden_layers));
         c.compress_ratios.assign(all, 0);
     }
     c.kv_source_layer_ids =
         t.integers({"kv_source_layer_ids", "kv_source_layers"}, kMaxLayers, 0, kMaxLayers - 1);
-    c.index_source_layer_ids =
-        t.integers({"index_source_layer_ids", "index_source_layers"}, kMaxLayers, 0, kMaxLayers - 1);
+    c.index_source_layer_ids = t.integers(
+        {"index_source_layer_ids", "index_source_layers"}, kMaxLayers, 0, kMaxLayers - 1);
     const bool indexer = !c.index_source_layer_ids.empty();
     const auto index_size = [&](const char* name, int64_t high) {
         return t.integer({name}, 1, high, indexer ? std::nullopt : std::optional<int64_t>(1));
@@ -121,12 +126,12 @@ void read_attention(FieldReader& t, ModelConfig& c) {
     c.index_n_heads = index_size("index_n_heads", kMaxHeads);
     c.index_head_dim = index_size("index_head_dim", kMaxDim);
     c.index_topk = index_size("index_topk", 1 << 20);
-    c.candidate_source_layer_id = std::max<int64_t>(
-        -1,
-        t.integer({"candidate_source_layer_id", "candidate_source_layer"},
-                  std::numeric_limits<int64_t>::min(),
-                  kMaxLayers - 1,
-                  -1));
+    c.candidate_source_layer_id =
+        std::max<int64_t>(-1,
+                          t.integer({"candidate_source_layer_id", "candidate_source_layer"},
+                                    std::numeric_limits<int64_t>::min(),
+                                    kMaxLayers - 1,
+                                    -1));
     const std::optional<int64_t> none =
         c.candidate_source_layer_id < 0 ? std::optional<int64_t>(0) : std::nullopt;
     c.candidate_topk_blocks = t.integer({"candidate_topk_blocks"}, none ? 0 : 1, 1 << 20, none);
@@ -136,7 +141,8 @@ void read_attention(FieldReader& t, ModelConfig& c) {
 void read_moe(FieldReader& t, ModelConfig& c) {
     c.moe_intermediate_size = t.integer({"moe_intermediate_size", "moe_inter_dim"}, 1, kMaxDim);
     c.n_routed_experts = t.integer({"n_routed_experts"}, 1, kMaxExperts);
-    c.num_experts_per_tok = t.integer({"num_experts_per_tok", "n_activated_experts"}, 1, kMaxExperts);
+    c.num_experts_per_tok =
+        t.integer({"num_experts_per_tok", "n_activated_experts"}, 1, kMaxExperts);
     t.must_be({"n_shared_experts"}, 1, true);
     c.scoring_func =
         t.choice({"scoring_func", "score_func"}, {"sqrtsoftplus", "softmax", "sigmoid"});
@@ -144,7 +150,7 @@ void read_moe(FieldReader& t, ModelConfig& c) {
     t.must_be({"topk_method"}, "noaux_tc", false);
     c.norm_topk_prob = t.boolean({"norm_topk_prob"}, true);
     c.routed_scaling_factor = t.number({"routed_scaling_factor", "route_scale"}, 0, 1e6);
-    c.swiglu_limit = t.number({"swiglu_limit"}, 0, 1e30);
+    c.swiglu_limit = t.number({"swiglu_limit"}, 0, 1e9);
     t.must_be({"hidden_act"}, "silu", false);
     // Mechanisms of sibling models: known, and absent here.
     t.must_be({"n_group"}, 1, false);
@@ -155,8 +161,14 @@ void read_moe(FieldReader& t, ModelConfig& c) {
 
 void read_engram(FieldReader& t, ModelConfig& c) {
     constexpr size_t kMaxTables = 16;
-    c.engram_layer_ids =
-        t.integers({"engram_layer_ids"}, kMaxTables, 0, kMaxLayers - 1, std::vector<int64_t>{});
+    // A config without any Engram field has no tables; one that lost only the list is broken.
+    const bool none = !t.has({"engram_num_embeddings"}) && !t.has({"engram_vocab_size"});
+    c.engram_layer_ids = t.integers(
+        {"engram_layer_ids"},
+        kMaxTables,
+        0,
+        kMaxLayers - 1,
+        none ? std::optional<std::vector<int64_t>>(std::vector<int64_t>{}) : std::nullopt);
     const bool on = !c.engram_layer_ids.empty();
     const auto size = [&](FieldName name, int64_t low, int64_t high) {
         return t.integer(name, on ? low : 0, high, on ? std::nullopt : std::optional<int64_t>(0));
@@ -228,7 +240,8 @@ void read_vision(FieldReader& v, bool flat, ModelConfig& c) {
         return flat ? FieldName{flat_name} : FieldName{hf};
     };
     const FieldName layers = name("num_hidden_layers", "vision_n_layers");
-    const int64_t n = v.integer(layers, 0, kMaxLayers, flat ? std::optional<int64_t>(0) : std::nullopt);
+    const int64_t n =
+        v.integer(layers, 0, kMaxLayers, flat ? std::optional<int64_t>(0) : std::nullopt);
     const bool on = n > 0;
     const auto size = [&](FieldName field, int64_t low, int64_t high) {
         return v.integer(field, on ? low : 0, high, on ? std::nullopt : std::optional<int64_t>(0));
@@ -278,7 +291,9 @@ Result<ModelConfig> parse_model_config(const std::string& json_text, const std::
     FieldReader root(object, "", &problems);
     read_identity(root, flat);
     if (!problems.empty()) {
-        problems.push_back("supported is model_type \"deepseek_v41\" with architecture \"DeepseekV41ForCausalLM\"");
+        problems.push_back(
+            "supported is model_type \"deepseek_v41\" with architecture "
+            "\"DeepseekV41ForCausalLM\"");
         return refuse(where, problems);
     }
 

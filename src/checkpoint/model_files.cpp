@@ -46,8 +46,8 @@ Result<std::unordered_map<std::string, std::string>> read_index(const std::strin
         !parsed.value()["weight_map"].is_object()) {
         return bad("has no weight_map object");
     }
-    // metadata.total_size is not checked: converters are known to leave it stale, and every size that
-    // matters stands in the shard headers.
+    // metadata.total_size is not checked: converters are known to leave it stale, and every size
+    // that matters stands in the shard headers.
     std::unordered_map<std::string, std::string> out;
     for (const auto& item : parsed.value()["weight_map"].items()) {
         if (!item.value().is_string()) {
@@ -86,7 +86,8 @@ Result<std::string> model_file_path(const std::string& dir, const std::string& n
         const fs::path path = fs::path(dir) / name;
         const fs::path target = fs::canonical(path, error);
         if (error) {
-            return Status(StatusCode::kNotFound, "cannot open " + path.string() + ": " + error.message());
+            return Status(StatusCode::kNotFound,
+                          "cannot open " + path.string() + ": " + error.message());
         }
         const fs::path home = fs::canonical(dir, error);
         if (error) {
@@ -102,7 +103,8 @@ Result<std::string> model_file_path(const std::string& dir, const std::string& n
         }
         return path.string();
     } catch (const std::exception& e) {
-        return Status(StatusCode::kInvalidFile, "cannot resolve a file of " + dir + ": " + e.what());
+        return Status(StatusCode::kInvalidFile,
+                      "cannot resolve a file of " + dir + ": " + e.what());
     }
 }
 

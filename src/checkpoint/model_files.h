@@ -1,8 +1,8 @@
 // ModelFiles: the shards of a model directory, mapped, their headers checked, joined by the index.
 //
-// Knows safetensors and the index file, not what the tensors mean. Names in the index are untrusted: only
-// plain file names are followed, and a symbolic link must stay inside the directory or in the `blobs`
-// folder of the same Hugging Face cache entry.
+// Knows safetensors and the index file, not what the tensors mean. Names in the index are
+// untrusted: only plain file names are followed, and a symbolic link must stay inside the directory
+// or in the `blobs` folder of the same Hugging Face cache entry.
 #pragma once
 
 #include <string>
@@ -34,12 +34,14 @@ struct ModelFiles {
 
     const SafetensorsEntry& entry(TensorPlace p) const { return shards[p.shard].entries[p.entry]; }
 
-    /// Opens every shard that model.safetensors.index.json names, or the single model.safetensors of a
-    /// directory without an index. kNotFound if a file is missing, kInvalidFile if one is broken.
+    /// Opens every shard that model.safetensors.index.json names, or the single model.safetensors
+    /// of a directory without an index. kNotFound if a file is missing, kInvalidFile if one is
+    /// broken.
     static Result<ModelFiles> open(const std::string& dir);
 };
 
-/// The path of a plain file of the model directory after the checks above. kNotFound if it is not there.
+/// The path of a plain file of the model directory after the checks above. kNotFound if it is not
+/// there.
 Result<std::string> model_file_path(const std::string& dir, const std::string& name);
 
 }  // namespace deepinfer

@@ -164,7 +164,8 @@ Result<std::vector<SafetensorsEntry>> parse_safetensors(std::span<const uint8_t>
             if (!item.value().is_object()) return invalid(where, "__metadata__ is no object");
             for (const auto& m : item.value().items()) {
                 if (m.value().is_string()) continue;
-                return invalid(where, "__metadata__ value of " + in_quotes(m.key()) + " is no string");
+                return invalid(where,
+                               "__metadata__ value of " + in_quotes(m.key()) + " is no string");
             }
             continue;
         }
@@ -174,11 +175,10 @@ Result<std::vector<SafetensorsEntry>> parse_safetensors(std::span<const uint8_t>
     }
 
     // Empty tensors share their offset with a neighbour: they sort before it.
-    std::sort(entries.begin(),
-              entries.end(),
-              [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
-                  return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-              });
+    std::sort(
+        entries.begin(), entries.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+            return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+        });
     const uint64_t data_bytes = file.size() - kPrefix - header_bytes;
     uint64_t at = 0;
     for (SafetensorsEntry& e : entries) {
@@ -190,17 +190,18 @@ Result<std::vector<SafetensorsEntry>> parse_safetensors(std::span<const uint8_t>
         }
         if (e.end > data_bytes) {
             return invalid(where,
-                           "tensor " + in_quotes(e.name) + " ends at byte " + std::to_string(e.end) +
-                               " of the data, but the file holds " + std::to_string(data_bytes) +
-                               " (truncated file?)");
+                           "tensor " + in_quotes(e.name) + " ends at byte " +
+                               std::to_string(e.end) + " of the data, but the file holds " +
+                               std::to_string(data_bytes) + " (truncated file?)");
         }
         at = e.end;
         e.begin += kPrefix + header_bytes;
         e.end += kPrefix + header_bytes;
     }
     if (at != data_bytes) {
-        return invalid(where,
-                       std::to_string(data_bytes - at) + " bytes follow the last tensor, expected none");
+        return invalid(
+            where,
+            std::to_string(data_bytes - at) + " bytes follow the last tensor, expected none");
     }
     return entries;
 }

@@ -1,9 +1,10 @@
 // Reader of the safetensors container: 8-byte little-endian header length, JSON header, data.
 //
-// The bytes are untrusted. Nothing is allocated or read by a number of the file before that number was
-// checked: the header length against the file and a fixed limit, shapes with overflow-checked products,
-// offsets against the data section. Tensors must tile the data section: no overlap, no hole, no tail,
-// as the format demands. What the tensors mean is for others (weight_names.h, checkpoint.h).
+// The bytes are untrusted. Nothing is allocated or read by a number of the file before that number
+// was checked: the header length against the file and a fixed limit, shapes with overflow-checked
+// products, offsets against the data section. Tensors must tile the data section: no overlap, no
+// hole, no tail, as the format demands. What the tensors mean is for others (weight_names.h,
+// checkpoint.h).
 #pragma once
 
 #include <cstdint>
@@ -26,8 +27,8 @@ struct SafetensorsEntry {
     uint64_t end = 0;
 };
 
-/// The tensors of one file, in the order of their bytes. kInvalidFile says what is wrong; `where` names
-/// the file in messages. The span is the whole file; only its header is touched.
+/// The tensors of one file, in the order of their bytes. kInvalidFile says what is wrong; `where`
+/// names the file in messages. The span is the whole file; only its header is touched.
 Result<std::vector<SafetensorsEntry>> parse_safetensors(std::span<const uint8_t> file,
                                                         const std::string& where);
 

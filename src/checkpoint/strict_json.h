@@ -1,7 +1,7 @@
 // Strict JSON for files from outside: depth and size limits, duplicate keys refused, no exceptions.
 //
-// nlohmann/json alone keeps the last of two equal keys and nests without a limit; a crafted header could
-// then show one value to a scanner and another one to us, or grow without bound.
+// nlohmann/json alone keeps the last of two equal keys and nests without a limit; a crafted header
+// could then show one value to a scanner and another one to us, or grow without bound.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,8 @@ struct JsonLimits {
 };
 
 /// kInvalidFile names `where`, the byte and what was wrong.
-Result<nlohmann::json> parse_strict_json(std::string_view text, const JsonLimits& limits,
+Result<nlohmann::json> parse_strict_json(std::string_view text,
+                                         const JsonLimits& limits,
                                          const std::string& where);
 
 /// A name or value from a file, safe to put in a message: quoted, control bytes escaped, cut after

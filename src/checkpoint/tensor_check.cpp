@@ -11,7 +11,8 @@ namespace {
 
 constexpr size_t kMaxListed = 4000;
 
-std::string listed(const std::string& title, const std::vector<std::string>& items,
+std::string listed(const std::string& title,
+                   const std::vector<std::string>& items,
                    const char* separator) {
     std::string text = title;
     for (size_t i = 0; i < items.size() && i < kMaxListed; ++i) {
@@ -29,7 +30,9 @@ std::string show_name(const std::string& name) {
     return q.size() == name.size() + 2 ? name : q;
 }
 
-void check_one(const ExpectedTensor& want, const SafetensorsEntry& have, const Shard& shard,
+void check_one(const ExpectedTensor& want,
+               const SafetensorsEntry& have,
+               const Shard& shard,
                std::vector<std::string>* wrong) {
     if (!accepts_dtype(want.kind, have.dtype)) {
         wrong->push_back(want.name + " has dtype " + have.dtype + ", expected " +
@@ -42,16 +45,15 @@ void check_one(const ExpectedTensor& want, const SafetensorsEntry& have, const S
         return;
     }
     if (want.kind != WeightKind::kFp8Scale && want.kind != WeightKind::kFp4Scale) return;
-    const std::span<const uint8_t> bytes =
-        shard.file.bytes().subspan(static_cast<size_t>(have.begin),
-                                   static_cast<size_t>(have.end - have.begin));
+    const std::span<const uint8_t> bytes = shard.file.bytes().subspan(
+        static_cast<size_t>(have.begin), static_cast<size_t>(have.end - have.begin));
     constexpr int kNanScale = 255;
     const void* nan = bytes.empty() ? nullptr : std::memchr(bytes.data(), kNanScale, bytes.size());
     if (nan == nullptr) return;
     const int64_t at = static_cast<const uint8_t*>(nan) - bytes.data();
-    wrong->push_back(want.name + " has the NaN scale 255 at [" + std::to_string(at / have.shape[1]) +
-                     ", " + std::to_string(at % have.shape[1]) + "], expected finite scales, " +
-                     shard.name);
+    wrong->push_back(
+        want.name + " has the NaN scale 255 at [" + std::to_string(at / have.shape[1]) + ", " +
+        std::to_string(at % have.shape[1]) + "], expected finite scales, " + shard.name);
 }
 
 }  // namespace
@@ -61,7 +63,9 @@ std::string TensorCheck::message() const {
     const auto part = [&](const std::string& sentence) {
         text += (text.empty() ? "" : "; ") + sentence;
     };
-    const auto names = [](size_t n) { return std::to_string(n) + (n == 1 ? " tensor" : " tensors"); };
+    const auto names = [](size_t n) {
+        return std::to_string(n) + (n == 1 ? " tensor" : " tensors");
+    };
     if (!missing.empty()) part(listed(names(missing.size()) + " missing: ", missing, ", "));
     if (!unexpected.empty()) {
         part(listed(names(unexpected.size()) + " not expected: ", unexpected, ", "));

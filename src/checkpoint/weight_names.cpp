@@ -39,7 +39,9 @@ class Builder {
     }
 
   private:
-    void add(const std::string& name, WeightKind kind, std::vector<int64_t> shape,
+    void add(const std::string& name,
+             WeightKind kind,
+             std::vector<int64_t> shape,
              const std::string& dims) {
         out_.push_back({prefix_ + name, kind, std::move(shape), dims, false});
     }
@@ -59,11 +61,14 @@ class Builder {
 
     void fp4(const std::string& name, int64_t n, int64_t k, const std::string& dims) {
         add(name + ".weight", WeightKind::kFp4, {n, k / 2}, dims + ", two codes a byte");
-        add(name + ".scale", WeightKind::kFp4Scale, {n, k / kScaleBlock}, dims + ", 32 columns a scale");
+        add(name + ".scale",
+            WeightKind::kFp4Scale,
+            {n, k / kScaleBlock},
+            dims + ", 32 columns a scale");
     }
 
-    void expert(const std::string& name, void (Builder::*linear)(const std::string&, int64_t, int64_t,
-                                                                 const std::string&)) {
+    void expert(const std::string& name,
+                void (Builder::*linear)(const std::string&, int64_t, int64_t, const std::string&)) {
         const int64_t d = c_.hidden_size, i = c_.moe_intermediate_size;
         (this->*linear)(name + ".w1", i, d, "moe_intermediate_size, hidden_size");
         (this->*linear)(name + ".w2", d, i, "hidden_size, moe_intermediate_size");
@@ -89,7 +94,9 @@ class Builder {
         plain("ffn_norm.weight", {d}, "hidden_size");
         const int64_t mix = (2 + c_.hc_mult) * c_.hc_mult;
         for (const std::string site : {"hc_attn", "hc_ffn"}) {
-            plain(site + "_fn", {mix, c_.hc_mult * d}, "(2 + hc_mult) * hc_mult, hc_mult * hidden_size");
+            plain(site + "_fn",
+                  {mix, c_.hc_mult * d},
+                  "(2 + hc_mult) * hc_mult, hc_mult * hidden_size");
             plain(site + "_base", {mix}, "(2 + hc_mult) * hc_mult");
             plain(site + "_scale", {3}, "pre, post, comb");
         }
@@ -154,9 +161,14 @@ class Builder {
         }
         if (stage == c_.num_nextn_predict_layers - 1) {
             plain("norm.weight", {d}, "hidden_size");
-            plain("markov_head.embed.weight", {c_.vocab_size, rank}, "vocab_size, dspark_markov_rank");
-            plain("markov_head.head.weight", {c_.vocab_size, rank}, "vocab_size, dspark_markov_rank");
-            plain("confidence_head.proj.weight", {1, d + rank}, "1, hidden_size + dspark_markov_rank");
+            plain("markov_head.embed.weight",
+                  {c_.vocab_size, rank},
+                  "vocab_size, dspark_markov_rank");
+            plain(
+                "markov_head.head.weight", {c_.vocab_size, rank}, "vocab_size, dspark_markov_rank");
+            plain("confidence_head.proj.weight",
+                  {1, d + rank},
+                  "1, hidden_size + dspark_markov_rank");
         }
     }
 
@@ -199,9 +211,10 @@ class Builder {
 }  // namespace
 
 int64_t count_expected_tensors(const ModelConfig& c) {
-    // Per block: 5 FP8 projections and 3 shared expert matrices with scales (16), 3 norms of width rank or
-    // head and sink (3), two block norms, 6 mHC, gate with two biases (3); plus 6 per routed expert.
-    constexpr int64_t kBlock = 30 + 1;
+    // Per block: 5 FP8 projections and 3 shared expert matrices with scales (16), 3 norms of width
+    // rank or head and sink (3), two block norms, 6 mHC, gate with two biases (3); and 6 per routed
+    // expert.
+    constexpr int64_t kBlock = 30;
     int64_t n = 3;
     n += c.num_hidden_layers * (kBlock + 6 * c.n_routed_experts);
     n += c.num_nextn_predict_layers * (kBlock + 6 * c.dspark_n_routed_experts);
@@ -233,26 +246,34 @@ bool is_ignored_leftover(std::string_view name) {
 
 bool accepts_dtype(WeightKind kind, const std::string& dtype) {
     switch (kind) {
-        case WeightKind::kPlain: return dtype == "BF16" || dtype == "F32";
+        case WeightKind::kPlain:
+            return dtype == "BF16" || dtype == "F32";
         case WeightKind::kFp8:
-        case WeightKind::kEngramTable: return dtype == "F8_E4M3";
-        case WeightKind::kFp4: return dtype == "I8";
+        case WeightKind::kEngramTable:
+            return dtype == "F8_E4M3";
+        case WeightKind::kFp4:
+            return dtype == "I8";
         case WeightKind::kFp8Scale:
         case WeightKind::kFp4Scale:
-        case WeightKind::kEngramScale: return dtype == "F8_E8M0" || dtype == "U8";
+        case WeightKind::kEngramScale:
+            return dtype == "F8_E8M0" || dtype == "U8";
     }
     return false;
 }
 
 const char* accepted_dtypes(WeightKind kind) {
     switch (kind) {
-        case WeightKind::kPlain: return "BF16 or F32";
+        case WeightKind::kPlain:
+            return "BF16 or F32";
         case WeightKind::kFp8:
-        case WeightKind::kEngramTable: return "F8_E4M3";
-        case WeightKind::kFp4: return "I8 (two FP4 codes a byte)";
+        case WeightKind::kEngramTable:
+            return "F8_E4M3";
+        case WeightKind::kFp4:
+            return "I8 (two FP4 codes a byte)";
         case WeightKind::kFp8Scale:
         case WeightKind::kFp4Scale:
-        case WeightKind::kEngramScale: return "F8_E8M0 or U8";
+        case WeightKind::kEngramScale:
+            return "F8_E8M0 or U8";
     }
     return "?";
 }

@@ -1,7 +1,8 @@
-// The exact set of tensors that a config implies: names, encodings, shapes (model spec 2.3, vision spec 3).
+// The exact set of tensors that a config implies: names, encodings, shapes (model spec 2.3, vision
+// spec 3).
 //
-// Nothing here reads a file. Checkpoint::open compares this set with what the shards hold; inspect prints
-// both.
+// Nothing here reads a file. Checkpoint::open compares this set with what the shards hold; inspect
+// prints both.
 #pragma once
 
 #include <cstdint>

@@ -6,16 +6,25 @@
 #include <string>
 #include <vector>
 
+#include "kvcache/cache_key.h"
+
 namespace deepinfer {
 
 /// The blocks one sequence holds, in order of position.
 struct SequenceBlocks {
     std::vector<int32_t> ids;
-    uint64_t handle = 0;  ///< the pool's name for the sequence; 0 = closed
+    uint64_t handle = 0;         ///< the pool's name for the sequence; 0 = closed
+    std::vector<CacheKey> keys;  ///< of its whole blocks; kept while it waits, so hashed once
+};
+
+/// Tokens of a prompt's beginning, in whole blocks.
+struct PrefixFound {
+    int64_t cached = 0;   ///< can be adopted now
+    int64_t pending = 0;  ///< right behind them: being computed by a running sequence
 };
 
 /// One thread. A block handed out may still be written by steps launched earlier: executors run steps
-/// in order, so the new owner's writes come later.
+/// in order, so the new owner's writes come later. Findable blocks are never written again.
 class BlockSpace {
   public:
     virtual ~BlockSpace() = default;
@@ -27,20 +36,26 @@ class BlockSpace {
 
     /// Begins a sequence without blocks. Blocks are shared among equal (tenant, salt) only.
     virtual void open(SequenceBlocks& seq, const std::string& tenant, const std::string& salt) = 0;
-    /// Tokens (whole blocks) of the longest cached beginning of `tokens`. Changes nothing.
-    virtual int64_t find_prefix(const SequenceBlocks& seq, std::span<const int32_t> tokens) = 0;
-    /// Takes the blocks of the first num_tokens tokens that find_prefix just found.
+    /// The longest beginning of `tokens` that the pool knows. Changes nothing but seq.keys.
+    virtual PrefixFound find_prefix(SequenceBlocks& seq, std::span<const int32_t> tokens) = 0;
+    /// Takes the blocks of the first num_tokens tokens, which find_prefix just found. 0 = none.
     virtual void adopt(SequenceBlocks& seq, std::span<const int32_t> tokens, int64_t num_tokens) = 0;
     /// Makes the blocks cover positions [0, num_tokens). False, and nothing changed, if the pool
     /// has too few.
     virtual bool grow(SequenceBlocks& seq, int64_t num_tokens) = 0;
-    /// Gives `to` (open, empty) the whole blocks of from's first num_tokens tokens, shared, and a new
-    /// block where num_tokens ends inside one. False, and nothing changed, if the pool is empty.
-    virtual bool fork(const SequenceBlocks& from, SequenceBlocks& to, int64_t num_tokens) = 0;
+    /// Gives `to` (open, empty) blocks for positions [0, num_tokens) of `from`'s tokens: as many whole
+    /// ones as possible are shared, the rest are new. Returns how many are shared (the caller copies
+    /// the rest), or −1, and nothing changed, if the pool has too few.
+    virtual int64_t fork(const SequenceBlocks& from,
+                         SequenceBlocks& to,
+                         std::span<const int32_t> tokens,
+                         int64_t num_tokens) = 0;
     /// Positions below num_computed are final: whole blocks become findable.
     virtual void commit(SequenceBlocks& seq, std::span<const int32_t> tokens, int64_t num_computed) = 0;
-    /// Gives everything back and ends the sequence.
+    /// Gives everything back and ends the sequence; its keys stay.
     virtual void release(SequenceBlocks& seq) = 0;
+    /// Recounts; stops the process on a contradiction.
+    virtual void check() const {}
 };
 
 }  // namespace deepinfer

@@ -23,10 +23,10 @@
 #include "engine/block_space.h"
 #include "engine/clock.h"
 #include "engine/fairness.h"
-#include "engine/replay_rule.h"
 #include "engine/sequence.h"
 #include "engine/step_plan.h"
 #include "engine/waiting_queue.h"
+#include "kvcache/replay.h"
 
 namespace deepinfer {
 
@@ -39,7 +39,8 @@ struct SchedulerConfig {
     int64_t age_us = 30'000'000;
     int32_t eos_token_id = -1;
     bool prefix_caching = true;
-    ReplayRule replay;
+    ReplayKind replay = ReplayKind::kExact;  ///< after a prefix hit (kvcache/replay.h)
+    ReplayGeometry replay_geometry;
     int chunk_align = 1;          ///< lcm of the compression ratios: whole groups where it costs nothing
     int lookback = 3;             ///< ids before a chunk that Engram reads
     /// Tests: sequences that decode and for which this says true are preempted before the step is planned.
@@ -82,11 +83,10 @@ class Scheduler {
 
     /// Ends all sub-sequences of a request now; the sink hears of each. Unknown requests are ignored.
     void abort(uint64_t request, ScheduleSink& sink);
-    /// Ends one sub-sequence without a word to the sink (its consumer asked for it).
-    void finish(uint64_t request, int32_t index);
 
-    /// The next step. May be empty: nothing to run, or all that runs waits for results in flight.
-    StepPlan plan_step();
+    /// The next step. May be empty: nothing to run, or all that runs waits for results in flight; then
+    /// it needs no launch.
+    std::shared_ptr<const StepPlan> plan_step();
     /// Results of the oldest planned, unfinished, not empty step.
     void finish_step(const StepResult& result, ScheduleSink& sink);
     /// Masks for the constrained rows of the newest plan, once the step before it is finished.
@@ -132,10 +132,10 @@ class Scheduler {
     bool schedulable(const Sequence& seq) const;
 
     void free_slot(Sequence& seq);
-    void end(Sequence& seq, FinishReason reason);
-    void learn_length(const Sequence& seq);
+    void end(Sequence& seq);
+    void forget_finished(uint64_t request);
     FinishReason reason_of_token(const Sequence& seq, int32_t token) const;
-    Sequence* find(uint64_t request, int32_t index) const;
+    Sequence* owner(int32_t slot, uint32_t epoch) const;
 
     SchedulerConfig config_;
     BlockSpace& blocks_;

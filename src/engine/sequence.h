@@ -67,6 +67,7 @@ struct Sequence {
     int64_t window_floor = 0;
     int64_t write_from = 0;
     uint64_t last_step = 0;       ///< when a row of it was last planned
+    bool waited_for_prefix = false;  ///< once per sequence
     int64_t charged = 0;          ///< positions already charged to the tenant
 
     std::vector<Sequence*> siblings;  ///< of sub-sequence 0: those that wait for its prompt

@@ -25,12 +25,14 @@ std::string StepPlan::to_json() const {
     std::string forks_json = "[";
     for (const SlotFork& f : forks) {
         if (forks_json.size() > 1) forks_json += ',';
-        forks_json += JsonLine()
-                          .integer("from_slot", f.from_slot)
-                          .integer("to_slot", f.to_slot)
-                          .integer("from_block", f.from_block)
-                          .integer("to_block", f.to_block)
-                          .str();
+        std::string blocks = "[";
+        for (const auto& [from, to] : f.blocks) {
+            if (blocks.size() > 1) blocks += ',';
+            blocks += "[" + std::to_string(from) + "," + std::to_string(to) + "]";
+        }
+        JsonLine j;
+        j.integer("from_slot", f.from_slot).integer("to_slot", f.to_slot).raw("blocks", blocks + "]");
+        forks_json += j.str();
     }
     std::string chunks_json = "[";
     for (const ChunkPlan& c : chunks) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "deepinfer/request.h"
@@ -32,11 +33,11 @@ struct SlotStart {
     bool operator==(const SlotStart& o) const;
 };
 
-/// Copies a slot's window rings and compressor tails, and the block that holds its last positions, so
-/// that a second sequence can go on from there (n > 1 shares one prompt). Carried out before the rows.
+/// Copies a slot's window rings and compressor tails, and the blocks that could not be shared, so that
+/// a second sequence can go on from there (n > 1 shares one prompt). Carried out before the rows.
 struct SlotFork {
     int32_t from_slot = 0, to_slot = 0;
-    int32_t from_block = -1, to_block = -1;  ///< −1: the prompt part ends at a block's border
+    std::vector<std::pair<int32_t, int32_t>> blocks;  ///< (from, to), in order of position
 
     bool operator==(const SlotFork&) const = default;
 };
@@ -71,7 +72,8 @@ struct StepPlan {
     int32_t num_admitted = 0, num_preempted = 0, num_constrained = 0;
 
     int64_t num_rows() const { return num_prefill_rows + num_decode_rows; }
-    bool empty() const { return chunks.empty(); }
+    /// Nothing to launch. (Starts and forks alone do need a launch.)
+    bool empty() const { return chunks.empty() && starts.empty() && forks.empty(); }
     bool operator==(const StepPlan&) const = default;
 
     /// One line of JSON; tokens and blocks included, so a step can be understood from its log.

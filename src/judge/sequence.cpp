@@ -20,9 +20,13 @@ Result<LoadedModel> load_model(const std::string& dir, const std::string& backen
     if (!m.checkpoint->config().engram_layer_ids.empty()) {
         Result<Tokenizer> tokenizer = Tokenizer::load(dir);
         if (!tokenizer.ok()) return tokenizer.status();
-        Result<std::vector<int32_t>> built = checked_engram_token_map(tokenizer.value(), m.checkpoint->config().engram_compressed_vocab_size);
-        if (!built.ok()) return built.status();
-        map = std::move(built).value();
+        EngramTokenMap built = engram_token_map(tokenizer.value());
+        const int64_t expected = m.checkpoint->config().engram_compressed_vocab_size;
+        if (built.count != expected) {
+            return Status(StatusCode::kInvalidFile, dir + ": the tokenizer folds to " + std::to_string(built.count) +
+                                                        " compressed ids, config.json says engram_compressed_vocab_size " + std::to_string(expected));
+        }
+        map = std::move(built.map);
     }
     Result<std::unique_ptr<DeepseekV41>> model = DeepseekV41::load(*m.checkpoint, *m.backend, std::move(map), limits);
     if (!model.ok()) return model.status();

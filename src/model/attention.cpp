@@ -42,7 +42,7 @@ void ForwardPass::attention_site(int l, const LayerWeights& w) {
         attention.entries_per_block = source.entries_per_block;
     }
     const Tensor o = ws.o.rows(0, rows);
-    const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dh)));
+    const double scale = 1.0 / std::sqrt(static_cast<double>(dh));
     ops.sparse_attention(stream, q, in.view, attention, config.ratio(l) > 0 ? lists : Tensor(), w.attn_sink, scale, o);
     ops.rope(stream, o, cs, true);
     observe("attn_o", l, o);

@@ -67,6 +67,26 @@ class PromptWriter {
             text.remove_prefix(at + token.size());
         }
     }
+    /// An assistant's own text: the grounding tokens are what the model wrote, so they stay tokens.
+    void model_text(std::string_view text) {
+        size_t from = 0;
+        while (true) {
+            const size_t at = text.find("<｜", from);
+            if (at == std::string_view::npos) break;
+            std::string_view token;
+            for (const std::string_view candidate : kGroundingTokens)
+                if (text.substr(at, candidate.size()) == candidate) token = candidate;
+            if (token.empty()) {
+                from = at + 1;
+                continue;
+            }
+            prompt_.text.append(text, 0, at);
+            special(token);
+            text.remove_prefix(at + token.size());
+            from = 0;
+        }
+        prompt_.text.append(text);
+    }
     PromptText take() { return std::move(prompt_); }
 
   private:
@@ -107,6 +127,7 @@ class Renderer {
         turns_ = make_turns(conversation_.messages, options_.profile == Profile::kApi);
         first_is_system_ = !turns_.empty() && turns_.front().role == Role::kSystem;
         const bool has_head = first_is_system_ || tools || format;
+        head_is_a_message_ = has_head;
         if (has_head || (conversation_.thinking && !turns_.empty())) {
             out_.special(kSystemToken);
             if (conversation_.thinking) effort_line();
@@ -137,6 +158,8 @@ class Renderer {
             first = false;
             if (block.image) {
                 out_.special(kImageToken);
+            } else if (message.role == Role::kAssistant) {
+                out_.model_text(block.text);
             } else {
                 out_.text(block.text);
             }
@@ -252,7 +275,7 @@ class Renderer {
     bool keeps_reasoning(size_t i, const Message& message) const {
         if (!conversation_.thinking) return false;
         if (tools_are_shown(conversation_)) return true;
-        if (api()) return message.open && i > 0;
+        if (api()) return message.open && (i > 0 || head_is_a_message_);
         return static_cast<ptrdiff_t>(i) > last_user_;
     }
 
@@ -272,7 +295,7 @@ class Renderer {
             out_.special(kAssistantToken);
             if (keep) out_.special(kThinkBegin);
         }
-        if (keep) out_.text(message.reasoning.value_or(""));
+        if (keep) out_.model_text(message.reasoning.value_or(""));
         if (keep ? closed : api()) out_.special(kThinkEnd);
         content(message);
         if (!message.tool_calls.empty()) calls(message.tool_calls);
@@ -355,6 +378,7 @@ class Renderer {
     PromptWriter out_;
     std::vector<Turn> turns_;
     bool first_is_system_ = false;
+    bool head_is_a_message_ = false;  // the prompt begins with a system segment of its own
     ptrdiff_t last_user_ = -1;
     std::unordered_map<std::string, size_t> call_rank_;  // of the last message with calls
 };
@@ -363,6 +387,20 @@ class Renderer {
 
 PromptText encode_prompt(const Conversation& conversation, const EncodeOptions& options) {
     return Renderer(conversation, options).render();
+}
+
+Result<std::vector<int32_t>> prompt_ids(const Tokenizer& tokenizer, const PromptText& prompt) {
+    PromptText fitting = prompt;
+    const auto lacks = [&](const SpecialRange& range) {
+        const std::string_view token =
+            std::string_view(prompt.text).substr(range.begin, range.end - range.begin);
+        const bool grounding = std::find(std::begin(kGroundingTokens), std::end(kGroundingTokens), token) !=
+                               std::end(kGroundingTokens);
+        return grounding && tokenizer.id_of(token) < 0;
+    };
+    fitting.specials.erase(std::remove_if(fitting.specials.begin(), fitting.specials.end(), lacks),
+                           fitting.specials.end());
+    return tokenizer.encode_prompt(fitting);
 }
 
 bool tools_are_shown(const Conversation& conversation) {

@@ -179,6 +179,8 @@ class StreamParser::Impl {
 
         add_stops(kJson);
         add(kJson, "\n```", Action::kCloseJson);
+        if (repair && options_.tools) add(kJson, "<｜DSML｜", Action::kOpenCalls, true);
+        add_strays(kJson);
         if (options_.tools) add(kAfterJson, "<｜DSML｜", Action::kOpenCalls);
 
         add(kStrayTag, ">", Action::kEndStray);

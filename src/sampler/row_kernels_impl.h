@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "sampler/noise_lanes.h"
 #include "sampler/row_kernels.h"
 #include "sampler/sampling_math.h"
 
@@ -87,30 +88,14 @@ int64_t collect_impl(const float* row, int64_t n, float threshold, int32_t* out)
     return count;
 }
 
-/// Noise words of 64 consecutive tokens from `token` on (a multiple of 4).
+/// Noise words of 64 consecutive tokens from `token` on (a multiple of 4): philox4x32_10 in vector
+/// lanes (noise_lanes.h), or one block after the other where there are none.
 void noise_words_64(const NoiseKey& key, uint32_t token, uint32_t* out) {
-    const uint32_t key0 = static_cast<uint32_t>(key.seed);
-    const uint32_t key1 = static_cast<uint32_t>(key.seed >> 32);
-    const uint32_t position = key.position, stream = key.stream, sub = key.sub_sequence;
-    for (uint32_t j = 0; j < kLanes / 4; ++j) {
-        uint32_t c0 = position, c1 = stream, c2 = (token >> 2) + j, c3 = sub;
-        uint32_t k0 = key0, k1 = key1;
-#pragma GCC unroll 10
-        for (int round = 0; round < 10; ++round) {  // philox4x32_10, unrolled: j runs in lanes
-            const uint64_t p0 = uint64_t{0xD2511F53u} * c0;
-            const uint64_t p1 = uint64_t{0xCD9E8D57u} * c2;
-            c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
-            c1 = static_cast<uint32_t>(p1);
-            c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
-            c3 = static_cast<uint32_t>(p0);
-            k0 += 0x9E3779B9u;
-            k1 += 0xBB67AE85u;
-        }
-        out[4 * j] = c0;
-        out[4 * j + 1] = c1;
-        out[4 * j + 2] = c2;
-        out[4 * j + 3] = c3;
-    }
+#if defined(DI_NOISE_LANES)
+    noise_words_lanes<kLanes / 4>(key, token >> 2, out);
+#else
+    for (uint32_t j = 0; j < kLanes; ++j) out[j] = noise_word(key, token + j);
+#endif
 }
 
 /// At least the score of a token with noise word x, cheaply: -log2 of x·2^-32 is at most the chord

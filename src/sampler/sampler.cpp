@@ -156,13 +156,16 @@ const float* Sampler::edit(const SampleRow& row, SamplerWorkspace& ws) const {
         for (const int32_t id : plan.stop_token_ids) writable()[id] = kMinusInf;
     }
     for (const auto& [id, bias] : plan.logit_bias) {
-        writable()[id] = sm::biased_logit(edited[id], bias);
+        float& l = writable()[id];
+        l = sm::biased_logit(l, bias);
     }
     if (plan.has_penalties) {
         for (const TokenHistory::Entry& e : history.entries()) {
             if (e.output_count == 0 && !e.in_prompt) continue;
-            writable()[e.token] = sm::penalized_logit(
-                edited[e.token], plan.repetition, plan.frequency, plan.presence, e.output_count);
+            if (e.token >= vocab_) continue;  // a prompt may hold ids that have no logit
+            float& l = writable()[e.token];
+            l = sm::penalized_logit(
+                l, plan.repetition, plan.frequency, plan.presence, e.output_count);
         }
     }
     return logits;

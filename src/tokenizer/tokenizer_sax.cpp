@@ -1,6 +1,7 @@
 #include "tokenizer/tokenizer_sax.h"
 
 #include "tokenizer/byte_alphabet.h"
+#include "tokenizer/utf8.h"
 
 namespace deepinfer {
 namespace {
@@ -18,7 +19,10 @@ bool TokenizerSax::fail(std::string what) {
 bool TokenizerSax::parse_error(size_t position,
                                const std::string&,
                                const nlohmann::detail::exception& e) {
-    return fail("no JSON at byte " + std::to_string(position) + ": " + e.what());
+    // The parser quotes what it read last, which need not be UTF-8.
+    std::string what = "no JSON at byte " + std::to_string(position) + ": ";
+    append_repaired_utf8(e.what(), false, what);
+    return fail(std::move(what));
 }
 
 bool TokenizerSax::at_model_field(const char* name) const {

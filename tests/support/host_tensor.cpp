@@ -1,5 +1,6 @@
 #include "support/host_tensor.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -12,7 +13,9 @@
 namespace deepinfer::testing {
 namespace {
 
-bool is_float(DType t) { return t == DType::kF32 || t == DType::kF64 || t == DType::kBF16; }
+bool is_float(DType t) {
+    return t == DType::kF32 || t == DType::kF64 || t == DType::kBF16;
+}
 
 template <typename T>
 T load(const uint8_t* p) {
@@ -33,7 +36,8 @@ int64_t ordered(uint64_t bits) {
 
 }  // namespace
 
-HostTensor::HostTensor(DType dtype, std::vector<int64_t> dims, int64_t row_pad) : dtype_(dtype), dims_(std::move(dims)) {
+HostTensor::HostTensor(DType dtype, std::vector<int64_t> dims, int64_t row_pad)
+    : dtype_(dtype), dims_(std::move(dims)) {
     row_stride_ = row_numel() + row_pad;
     const int64_t element = dtype_bits(dtype_) / 8;
     const uint8_t fill = is_float(dtype_) ? 0xFF : 0x7B;
@@ -47,20 +51,26 @@ HostTensor HostTensor::from(const GoldenTensor& g, DType dtype, int64_t row_pad)
     } else {
         const std::vector<int64_t> v = g.ints();
         for (size_t i = 0; i < v.size(); ++i) {
-            if (dtype == DType::kI64) store(t.memory_.data() + t.offset(static_cast<int64_t>(i)), v[i]);
-            else t.set(static_cast<int64_t>(i), static_cast<double>(v[i]));
+            if (dtype == DType::kI64)
+                store(t.memory_.data() + t.offset(static_cast<int64_t>(i)), v[i]);
+            else
+                t.set(static_cast<int64_t>(i), static_cast<double>(v[i]));
         }
     }
     return t;
 }
 
-HostTensor HostTensor::from(DType dtype, std::vector<int64_t> dims, const std::vector<double>& values) {
+HostTensor HostTensor::from(DType dtype,
+                            std::vector<int64_t> dims,
+                            const std::vector<double>& values) {
     HostTensor t(dtype, std::move(dims));
     t.set_all(values);
     return t;
 }
 
-int64_t HostTensor::numel() const { return dims_[0] * row_numel(); }
+int64_t HostTensor::numel() const {
+    return dims_[0] * row_numel();
+}
 int64_t HostTensor::row_numel() const {
     int64_t n = 1;
     for (size_t i = 1; i < dims_.size(); ++i) n *= dims_[i];
@@ -89,24 +99,36 @@ size_t HostTensor::offset(int64_t i) const {
 double HostTensor::get(int64_t i) const {
     const uint8_t* p = memory_.data() + offset(i);
     switch (dtype_) {
-        case DType::kF64: return load<double>(p);
-        case DType::kF32: return load<float>(p);
-        case DType::kBF16: return to_float(bf16{load<uint16_t>(p)});
-        case DType::kI64: return static_cast<double>(load<int64_t>(p));
-        case DType::kI32: return load<int32_t>(p);
-        default: return *p;
+        case DType::kF64:
+            return load<double>(p);
+        case DType::kF32:
+            return load<float>(p);
+        case DType::kBF16:
+            return to_float(bf16{load<uint16_t>(p)});
+        case DType::kI64:
+            return static_cast<double>(load<int64_t>(p));
+        case DType::kI32:
+            return load<int32_t>(p);
+        default:
+            return *p;
     }
 }
 
 void HostTensor::set(int64_t i, double v) {
     uint8_t* p = memory_.data() + offset(i);
     switch (dtype_) {
-        case DType::kF64: return store(p, v);
-        case DType::kF32: return store(p, static_cast<float>(v));
-        case DType::kBF16: return store(p, to_bf16(v).bits);
-        case DType::kI64: return store(p, static_cast<int64_t>(v));
-        case DType::kI32: return store(p, static_cast<int32_t>(v));
-        default: return store(p, static_cast<uint8_t>(v));
+        case DType::kF64:
+            return store(p, v);
+        case DType::kF32:
+            return store(p, static_cast<float>(v));
+        case DType::kBF16:
+            return store(p, to_bf16(v).bits);
+        case DType::kI64:
+            return store(p, static_cast<int64_t>(v));
+        case DType::kI32:
+            return store(p, static_cast<int32_t>(v));
+        default:
+            return store(p, static_cast<uint8_t>(v));
     }
 }
 
@@ -133,11 +155,15 @@ std::vector<uint8_t> HostTensor::row_bytes(int64_t i) const {
 bool HostTensor::guards_intact() const {
     const uint8_t fill = is_float(dtype_) ? 0xFF : 0x7B;
     const int64_t element = dtype_bits(dtype_) / 8;
+    const auto filled = [&](int64_t begin, int64_t end) {
+        return std::all_of(
+            memory_.begin() + begin, memory_.begin() + end, [=](uint8_t b) { return b == fill; });
+    };
     const int64_t size = static_cast<int64_t>(memory_.size());
-    for (int64_t i = 0; i < size; ++i) {
-        const int64_t at = i - kGuardBytes;
-        const bool inside = at >= 0 && at < size - 2 * kGuardBytes && at / element % row_stride_ < row_numel();
-        if (!inside && memory_[static_cast<size_t>(i)] != fill) return false;
+    if (!filled(0, kGuardBytes) || !filled(size - kGuardBytes, size)) return false;
+    for (int64_t row = 0; row < dims_[0]; ++row) {
+        const int64_t begin = kGuardBytes + row * row_stride_ * element;
+        if (!filled(begin + row_numel() * element, begin + row_stride_ * element)) return false;
     }
     return true;
 }
@@ -163,7 +189,8 @@ WeightMatrix HostWeight::view() const {
     return w;
 }
 
-HostWeight HostWeight::random(SeededRandom& random, DType dtype, int64_t n, int64_t k, double gain) {
+HostWeight HostWeight::random(
+    SeededRandom& random, DType dtype, int64_t n, int64_t k, double gain) {
     HostWeight w;
     w.dtype = dtype;
     w.n = n;
@@ -172,7 +199,8 @@ HostWeight HostWeight::random(SeededRandom& random, DType dtype, int64_t n, int6
     const double std_dev = gain / std::sqrt(static_cast<double>(k));
     const int exponent = static_cast<int>(std::floor(std::log2(std_dev)));
     const auto scale_byte = [&](int top_exponent) {
-        return static_cast<uint8_t>(127 + exponent - top_exponent + static_cast<int>(random.below(3)) - 1);
+        return static_cast<uint8_t>(127 + exponent - top_exponent +
+                                    static_cast<int>(random.below(3)) - 1);
     };
     if (dtype == DType::kFP8E4M3) {
         w.scale.resize(static_cast<size_t>(((n + 31) / 32) * ((k + 31) / 32)));
@@ -185,8 +213,10 @@ HostWeight HostWeight::random(SeededRandom& random, DType dtype, int64_t n, int6
     } else {
         for (int64_t i = 0; i < n * k; ++i) {
             const double v = random.normal() * std_dev;
-            if (dtype == DType::kBF16) store(w.weight.data() + 2 * i, to_bf16(v).bits);
-            else store(w.weight.data() + 4 * i, static_cast<float>(v));
+            if (dtype == DType::kBF16)
+                store(w.weight.data() + 2 * i, to_bf16(v).bits);
+            else
+                store(w.weight.data() + 4 * i, static_cast<float>(v));
         }
     }
     return w;
@@ -197,7 +227,8 @@ std::string difference(const HostTensor& got, const HostTensor& want, Tolerance 
     s.precision(9);
     if (got.dims() != want.dims()) return "shapes differ";
     const auto at = [&](const char* what, int64_t i) {
-        s << what << " at " << got.coordinates(i) << ": " << got.get(i) << ", expected " << want.get(i);
+        s << what << " at " << got.coordinates(i) << ": " << got.get(i) << ", expected "
+          << want.get(i);
         return s.str();
     };
     const int64_t n = got.numel();
@@ -212,7 +243,8 @@ std::string difference(const HostTensor& got, const HostTensor& want, Tolerance 
         const double a = got.get(i), b = want.get(i);
         if (std::isnan(a) != std::isnan(b)) return at("NaN", i);
         if ((std::isinf(a) || std::isinf(b)) && a != b && !std::isnan(a)) return at("infinity", i);
-        if (tolerance.kind == Tolerance::Kind::kEqual && a != b && !std::isnan(a)) return at("not equal", i);
+        if (tolerance.kind == Tolerance::Kind::kEqual && a != b && !std::isnan(a))
+            return at("not equal", i);
     }
     if (tolerance.kind == Tolerance::Kind::kEqual) return "";
     double error = 0, norm = 0, worst = -1;
@@ -227,7 +259,9 @@ std::string difference(const HostTensor& got, const HostTensor& want, Tolerance 
             worst = d;
             worst_at = i;
         }
-        if (tolerance.kind == Tolerance::Kind::kBf16 && std::abs(ordered(got.bits(i)) - ordered(want.bits(i))) > 1) ++misses;
+        if (tolerance.kind == Tolerance::Kind::kBf16 &&
+            std::abs(ordered(got.bits(i)) - ordered(want.bits(i))) > 1)
+            ++misses;
     }
     const double rel = norm > 0 ? std::sqrt(error / norm) : std::sqrt(error);
     if (rel > tolerance.rel_l2) {

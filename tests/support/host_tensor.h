@@ -1,8 +1,10 @@
-// HostTensor: a tensor with its own host memory, fenced by guard bytes and filled with NaN, for op tests.
+// HostTensor: a tensor with its own host memory, fenced by guard bytes and filled with NaN, for op
+// tests.
 //
 // Every byte that is no element (guards in front and behind, padding between rows) keeps the fill
-// pattern; guards_intact() says whether an op wrote there. Elements start as the pattern too (NaN for
-// floats, 0x7b… for integers), so an element that an op forgot to write shows in the comparison.
+// pattern; guards_intact() says whether an op wrote there. Elements start as the pattern too (NaN
+// for floats, 0x7b… for integers), so an element that an op forgot to write shows in the
+// comparison.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +25,12 @@ class HostTensor {
     HostTensor() = default;
     /// `row_pad`: elements left between two rows of the first dimension.
     HostTensor(DType dtype, std::vector<int64_t> dims, int64_t row_pad = 0);
-    /// The values of a golden tensor, converted to `dtype` (exactly: aborts if a value does not fit).
+    /// The values of a golden tensor, converted to `dtype` (exactly: aborts if a value does not
+    /// fit).
     static HostTensor from(const GoldenTensor& g, DType dtype, int64_t row_pad = 0);
-    static HostTensor from(DType dtype, std::vector<int64_t> dims, const std::vector<double>& values);
+    static HostTensor from(DType dtype,
+                           std::vector<int64_t> dims,
+                           const std::vector<double>& values);
 
     DType dtype() const { return dtype_; }
     const std::vector<int64_t>& dims() const { return dims_; }
@@ -70,17 +75,19 @@ struct HostWeight {
 
     WeightMatrix view() const;
     /// Values of about gain / sqrt(k), no NaN codes, scales that differ from block to block.
-    static HostWeight random(SeededRandom& random, DType dtype, int64_t n, int64_t k, double gain = 1.0);
+    static HostWeight random(
+        SeededRandom& random, DType dtype, int64_t n, int64_t k, double gain = 1.0);
 };
 
-// ---- comparison ------------------------------------------------------------------------------------
+// ---- comparison
+// ------------------------------------------------------------------------------------
 
 struct Tolerance {
     enum class Kind {
         kSameBits,  ///< laws: batch, threads, chunking
         kEqual,     ///< equal values (−0 equals +0), NaN in the same places
         kFloat,     ///< NaN and infinities in the same places, relative L2 <= rel_l2
-        kBf16,      ///< the same, and 99.9 % of the elements within one bf16 step (one may always miss)
+        kBf16,  ///< the same, and 99.9 % of the elements within one bf16 step (one may always miss)
     };
     Kind kind = Kind::kEqual;
     double rel_l2 = 0.0;

@@ -2,9 +2,9 @@
 //
 //   OpBench bench({"cpu", "avx2"}, 2);
 //   HostTensor x(DType::kBF16, {3, 64}), y(DType::kBF16, {3, 64});
-//   bench.rows(x, {0, 1, 2}, "x", 1.0);                       // row data depends on the row id alone
-//   bench.ops().rms_norm(bench.stream(), bench.put(x), …, bench.put(y));
-//   bench.finish();                                           // downloads; fails the test if a guard byte moved
+//   bench.rows(x, {0, 1, 2}, "x", 1.0);                       // row data depends on the row id
+//   alone bench.ops().rms_norm(bench.stream(), bench.put(x), …, bench.put(y)); bench.finish(); //
+//   downloads; fails the test if a guard byte moved
 //
 // Only test programs that link the backends include this file.
 #pragma once
@@ -31,19 +31,30 @@ struct Implementation {
     std::string isa;  ///< forced instruction set, empty: the backend's own choice
     std::string name() const { return isa.empty() ? backend : backend + "_" + isa; }
 };
-inline std::ostream& operator<<(std::ostream& s, const Implementation& i) { return s << i.name(); }
+inline std::ostream& operator<<(std::ostream& s, const Implementation& i) {
+    return s << i.name();
+}
 
-/// Every implementation that is compiled in. One that this machine cannot run is skipped when it is created.
+/// Every implementation that is compiled in. One that this machine cannot run is skipped when it is
+/// created.
 inline std::vector<Implementation> implementations() {
-    return {{"ref", ""}, {"exact", ""}, {"cpu", ""}, {"cpu", "avx2"}, {"cpu", "avx512"}};
+    return {{"ref", ""},
+            {"exact", ""},
+            {"cpu", "baseline"},
+            {"cpu", "avx2"},
+            {"cpu", "avx512"},
+            {"cpu", "amx"}};
 }
 /// Whose results an implementation is held against.
-inline Implementation judge_of(const Implementation& i) { return {i.backend == "ref" ? "exact" : "ref", ""}; }
+inline Implementation judge_of(const Implementation& i) {
+    return {i.backend == "ref" ? "exact" : "ref", ""};
+}
 
 class OpBench {
   public:
     /// Check ok() before use.
-    explicit OpBench(const Implementation& implementation, int num_threads = 2) : implementation_(implementation) {
+    explicit OpBench(const Implementation& implementation, int num_threads = 2)
+        : implementation_(implementation) {
         static const bool registered = [] {
             register_ref_backends();
             register_cpu_backend();
@@ -54,8 +65,10 @@ class OpBench {
         options.num_threads = num_threads;
         options.isa = implementation.isa;
         Result<std::unique_ptr<Backend>> backend = create_backend(implementation.backend, options);
-        if (backend.ok()) backend_ = std::move(backend).value();
-        else status_ = backend.status();
+        if (backend.ok())
+            backend_ = std::move(backend).value();
+        else
+            status_ = backend.status();
     }
 
     bool ok() const { return backend_ != nullptr; }
@@ -66,11 +79,13 @@ class OpBench {
     Stream& stream() { return backend_->device().stream(); }
     DType acc() const { return ops().acc; }
 
-    /// Copies `t` (guards and all) to the device. The view is valid until the next finish(); `t` must stay.
+    /// Copies `t` (guards and all) to the device. The view is valid until the next finish(); `t`
+    /// must stay.
     Tensor put(HostTensor& t) {
         Result<Buffer> buffer = backend_->device().allocate(t.memory().size());
         DI_CHECK(buffer.ok());
-        backend_->device().copy_to_device(stream(), buffer.value().data(), t.memory().data(), t.memory().size());
+        backend_->device().copy_to_device(
+            stream(), buffer.value().data(), t.memory().data(), t.memory().size());
         const Tensor view = t.view_at(static_cast<uint8_t*>(buffer.value().data()));
         items_.push_back({&t, std::move(buffer).value()});
         return view;
@@ -85,22 +100,29 @@ class OpBench {
     /// Waits, copies every put() tensor back and checks all guards.
     void finish() {
         for (Item& i : items_) {
-            backend_->device().copy_to_host(stream(), i.host->memory().data(), i.buffer.data(), i.host->memory().size());
+            backend_->device().copy_to_host(
+                stream(), i.host->memory().data(), i.buffer.data(), i.host->memory().size());
         }
         stream().synchronize();
         for (Item& i : items_) {
-            EXPECT_TRUE(i.host->guards_intact()) << implementation_.name() << " wrote beside a tensor";
+            EXPECT_TRUE(i.host->guards_intact())
+                << implementation_.name() << " wrote beside a tensor";
         }
         items_.clear();
     }
 
-    /// Normal random rows; row i depends on (tag, row_ids[i]) alone. The poisoned row begins with a NaN.
-    void rows(HostTensor& t, const std::vector<int>& row_ids, const std::string& tag, double scale) const {
+    /// Normal random rows; row i depends on (tag, row_ids[i]) alone. The poisoned row begins with a
+    /// NaN.
+    void rows(HostTensor& t,
+              const std::vector<int>& row_ids,
+              const std::string& tag,
+              double scale) const {
         for (size_t r = 0; r < row_ids.size(); ++r) {
             SeededRandom random(tag + "/" + std::to_string(row_ids[r]));
             const int64_t n = t.row_numel(), first = static_cast<int64_t>(r) * n;
             for (int64_t i = 0; i < n; ++i) t.set(first + i, random.normal() * scale);
-            if (row_ids[r] == poisoned_row && n > 0) t.set(first, std::numeric_limits<double>::quiet_NaN());
+            if (row_ids[r] == poisoned_row && n > 0)
+                t.set(first, std::numeric_limits<double>::quiet_NaN());
         }
     }
 
@@ -118,9 +140,9 @@ class OpBench {
 };
 
 /// Skips the test, with the reason, if the implementation does not run here.
-#define DI_SKIP_UNLESS_AVAILABLE(bench)                                       \
-    do {                                                                      \
-        if (!(bench).ok()) GTEST_SKIP() << (bench).status().message();        \
+#define DI_SKIP_UNLESS_AVAILABLE(bench)                                \
+    do {                                                               \
+        if (!(bench).ok()) GTEST_SKIP() << (bench).status().message(); \
     } while (false)
 
 /// A step's rows in host memory.
@@ -147,9 +169,11 @@ class TestBatch {
             start.push_back(s.start);
             slot.push_back(s.slot);
             floor.push_back(s.window_floor);
-            for (size_t i = 0; i < max_blocks; ++i) table.push_back(i < s.blocks.size() ? s.blocks[i] : -1);
+            for (size_t i = 0; i < max_blocks; ++i)
+                table.push_back(i < s.blocks.size() ? s.blocks[i] : -1);
         }
-        const int64_t t = static_cast<int64_t>(position.size()), n = static_cast<int64_t>(seqs.size());
+        const int64_t t = static_cast<int64_t>(position.size()),
+                      n = static_cast<int64_t>(seqs.size());
         positions_ = HostTensor::from(DType::kI32, {t}, position);
         row_seq_ = HostTensor::from(DType::kI32, {t}, row_seq);
         seq_rows_ = HostTensor::from(DType::kI32, {n + 1}, seq_rows);

@@ -7,7 +7,8 @@
 
 namespace deepinfer::testing {
 
-/// SplitMix64 over an FNV-1a hash of the seed string. Not std::normal_distribution: that differs between libraries.
+/// SplitMix64 over an FNV-1a hash of the seed string. Not std::normal_distribution: that differs
+/// between libraries.
 class SeededRandom {
   public:
     explicit SeededRandom(const std::string& seed) {

@@ -2,7 +2,8 @@
 //
 // An op's test file describes the op once, as OpCases, and instantiates the suite:
 //
-//   INSTANTIATE_TEST_SUITE_P(RmsNorm, TwinLaws, Combine(ValuesIn(implementations()), ValuesIn(cases())), twin_test_name);
+//   INSTANTIATE_TEST_SUITE_P(RmsNorm, TwinLaws, Combine(ValuesIn(implementations()),
+//   ValuesIn(cases())), twin_test_name);
 //
 // src/ops/twin_laws_test.cpp holds the tests: MatchesTwin, RowIgnoresItsBatch, ThreadsDoNotMatter,
 // NanStaysInItsRow.
@@ -17,15 +18,17 @@
 
 namespace deepinfer::testing {
 
-/// One op at one shape. `run` makes the inputs of the given rows (each from its row id alone, through
-/// OpBench::rows), runs the op and returns its outputs after bench.finish().
+/// One op at one shape. `run` makes the inputs of the given rows (each from its row id alone,
+/// through OpBench::rows), runs the op and returns its outputs after bench.finish().
 struct OpCase {
-    std::string name;  ///< letters, digits, underscores
+    std::string name;                   ///< letters, digits, underscores
     std::vector<Tolerance> tolerances;  ///< one per output
     std::function<std::vector<HostTensor>(OpBench& bench, const std::vector<int>& row_ids)> run;
     bool poison = true;  ///< false: the inputs of a row are all integers or fixed
 };
-inline std::ostream& operator<<(std::ostream& s, const OpCase& c) { return s << c.name; }
+inline std::ostream& operator<<(std::ostream& s, const OpCase& c) {
+    return s << c.name;
+}
 
 class TwinLaws : public ::testing::TestWithParam<std::tuple<Implementation, OpCase>> {
   protected:
@@ -39,7 +42,9 @@ inline std::string twin_test_name(const ::testing::TestParamInfo<TwinLaws::Param
 
 /// Tests that run once per implementation.
 class EveryImplementation : public ::testing::TestWithParam<Implementation> {};
-inline std::string implementation_test_name(const ::testing::TestParamInfo<Implementation>& info) { return info.param.name(); }
+inline std::string implementation_test_name(const ::testing::TestParamInfo<Implementation>& info) {
+    return info.param.name();
+}
 
 /// Moves HostTensors into a vector (initializer lists would copy).
 template <typename... T>

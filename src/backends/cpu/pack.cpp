@@ -20,12 +20,15 @@ void pack_fp8(const WeightMatrix& w, int64_t first, int64_t rows, uint8_t* out) 
     std::memcpy(out + w.k * kPanelRows, w.scale + first / 32 * blocks, static_cast<size_t>(blocks));
 }
 
+// 64 bytes of a half are four k of its 16 rows: 128-bit lane l holds the pairs (k, k + 1) of rows
+// 4l .. 4l + 3, then the pairs (k + 2, k + 3) of the same rows, so that interleaving a low and a high
+// byte in place (unpacklo, unpackhi) gives two whole rows of an AMX operand.
 void pack_fp8_pairs(const WeightMatrix& w, int64_t first, int64_t rows, uint8_t* out) {
     const int64_t blocks = w.k / kBlockK;
     for (int64_t r = 0; r < rows; ++r) {
         const uint8_t* src = bytes_of(w) + (first + r) * w.k;
-        uint8_t* half = out + r / 16 * (w.k * 16) + r % 16 * 2;
-        for (int64_t i = 0; i < w.k; ++i) half[i / 2 * 32 + i % 2] = src[i];
+        uint8_t* half = out + r / 16 * (w.k * 16) + r % 16 / 4 * 16 + r % 4 * 2;
+        for (int64_t i = 0; i < w.k; ++i) half[i / 4 * 64 + i % 4 / 2 * 8 + i % 2] = src[i];
     }
     std::memcpy(out + w.k * kPanelRows, w.scale + first / 32 * blocks, static_cast<size_t>(blocks));
 }
@@ -87,7 +90,7 @@ int64_t panel_bytes(PanelFormat format, int64_t k) {
 }
 
 bool packable(const WeightMatrix& w) {
-    if (w.k <= 0 || w.k % kBlockK != 0 || w.n <= 0) return false;
+    if (w.k <= 0 || w.k % kBlockK != 0 || w.k > kMaxPanelK || w.n <= 0) return false;
     int64_t num_scales = 0;
     if (w.dtype == DType::kFP8E4M3) {
         num_scales = (w.n + 31) / 32 * (w.k / 32);

@@ -16,7 +16,7 @@ int64_t panel_bytes(PanelFormat format, int64_t k);
 /// Panels of a weight: ceil(n / 32); missing rows of the last one are zero.
 constexpr int64_t num_panels(int64_t n) { return (n + kPanelRows - 1) / kPanelRows; }
 
-/// True if the kernels can run this weight: k a multiple of 32, no NaN code, every scale within
+/// True if the kernels can run this weight: k a multiple of 32 up to kMaxPanelK, no NaN code, every scale within
 /// 2^±100 (beyond that a widened weight could leave the normal range of its type). Other weights stay
 /// unpacked and the twin computes them, for every number of rows.
 bool packable(const WeightMatrix& w);

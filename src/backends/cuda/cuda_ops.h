@@ -37,7 +37,7 @@ void index_scores(Stream& stream, const Tensor& q, const Tensor& hw, const Batch
 void candidate_blocks(Stream& stream, const Tensor& scores, const Tensor& positions, int ratio, int block_size, Tensor blocks);
 void topk_select(Stream& stream, const Tensor& scores, Tensor lists);
 void sparse_attention(Stream& stream, const Tensor& q, const BatchView& batch, const AttentionCache& cache,
-                      const Tensor& lists, const Tensor& sink, float scale, Tensor out);
+                      const Tensor& lists, const Tensor& sink, double scale, Tensor out);
 void router_scores(Stream& stream, const Tensor& u, const WeightMatrix& gate, float temperature, ScoringFunc func,
                    Tensor scores);
 void router_topk(Stream& stream, const Tensor& scores, const Tensor& bias, const Tensor& bias_vl, const Tensor& image_rows,

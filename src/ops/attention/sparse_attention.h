@@ -21,6 +21,7 @@ struct AttentionCache {
 ///
 /// q     [T, H, dh] bf16, rotated;  lists [T, K] i32 from topk_select (-1 padded) or empty (window only)
 /// sink  [H] f32: unscaled logit without a value;  out [T, H, dh] bf16
+/// scale is a double because dh^-0.5 is not always an fp32 number (dh 512) and the exact table uses all of it
 ///
 /// Numerics  scores, max, sum and values in fp32 over blocks of 64 list entries in list order, probabilities
 ///           unrounded (fp64, one pass, exact table); one rounding to bf16. A row never depends on others
@@ -29,14 +30,14 @@ struct AttentionCache {
 /// Cost      4 · T · H · dh · (W + K) flops; reads (W + K) packed rows a token.
 /// Source    model spec 3.8.
 using SparseAttentionOp = void (*)(Stream& stream, const Tensor& q, const BatchView& batch, const AttentionCache& cache,
-                                   const Tensor& lists, const Tensor& sink, float scale, Tensor out);
+                                   const Tensor& lists, const Tensor& sink, double scale, Tensor out);
 
 template <typename Acc>
 void sparse_attention_ref(Stream& stream, const Tensor& q, const BatchView& batch, const AttentionCache& cache,
-                          const Tensor& lists, const Tensor& sink, float scale, Tensor out);
+                          const Tensor& lists, const Tensor& sink, double scale, Tensor out);
 
 /// The core on one row and a gathered key list: q [H, dh], keys n × dh fp32, y [H, dh] (unit vectors).
 template <typename Acc>
-void attention_row_ref(const bf16* q, int64_t heads, int64_t dh, const float* keys, int64_t n, const float* sink, float scale, bf16* y);
+void attention_row_ref(const bf16* q, int64_t heads, int64_t dh, const float* keys, int64_t n, const float* sink, double scale, bf16* y);
 
 }  // namespace deepinfer

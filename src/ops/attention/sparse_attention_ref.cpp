@@ -16,7 +16,7 @@ void attend(const bf16* q,
             int64_t dh,
             const std::vector<const float*>& keys,
             const float* sink,
-            float scale,
+            double scale,
             bf16* y) {
     const size_t n = keys.size(), block = std::is_same_v<Acc, double> ? std::max<size_t>(n, 1) : 64;
     std::vector<Acc> qh(static_cast<size_t>(dh)), key(static_cast<size_t>(dh)),
@@ -83,7 +83,7 @@ void attention_row_ref(const bf16* q,
                        const float* keys,
                        int64_t n,
                        const float* sink,
-                       float scale,
+                       double scale,
                        bf16* y) {
     std::vector<const float*> list;
     for (int64_t j = 0; j < n; ++j) list.push_back(keys + j * dh);
@@ -97,7 +97,7 @@ void sparse_attention_ref(Stream& stream,
                           const AttentionCache& cache,
                           const Tensor& lists,
                           const Tensor& sink,
-                          float scale,
+                          double scale,
                           Tensor out) {
     const int64_t num_rows = q.dim(0), heads = q.dim(1), dh = q.dim(2);
     DI_CHECK(q.dtype == DType::kBF16 && out.dtype == DType::kBF16 && sink.dtype == DType::kF32);
@@ -155,14 +155,14 @@ void sparse_attention_ref(Stream& stream,
 
 #define DI_INSTANTIATE(Acc)                                                                \
     template void attention_row_ref<Acc>(                                                  \
-        const bf16*, int64_t, int64_t, const float*, int64_t, const float*, float, bf16*); \
+        const bf16*, int64_t, int64_t, const float*, int64_t, const float*, double, bf16*); \
     template void sparse_attention_ref<Acc>(Stream&,                                       \
                                             const Tensor&,                                 \
                                             const BatchView&,                              \
                                             const AttentionCache&,                         \
                                             const Tensor&,                                 \
                                             const Tensor&,                                 \
-                                            float,                                         \
+                                            double,                                        \
                                             Tensor);
 DI_INSTANTIATE(float)
 DI_INSTANTIATE(double)

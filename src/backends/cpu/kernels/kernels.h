@@ -13,6 +13,8 @@ namespace deepinfer::cpu {
 /// Rows of a weight that one packed panel holds, and outputs that one call of a GEMM kernel makes.
 constexpr int kPanelRows = 32;
 constexpr int kBlockK = 32;  ///< k values that share a scale; the partial sums of a GEMM end here
+/// Deepest k of a packed weight (a widened panel of it is 512 KiB); the released model has 8192.
+constexpr int64_t kMaxPanelK = 8192;
 
 /// How a packed panel stores its 32 weight rows (pack.h writes them).
 ///
@@ -21,7 +23,7 @@ constexpr int kBlockK = 32;  ///< k values that share a scale; the partial sums 
 ///           k = 2t, nibble 16 + 4t holds k = 2t + 1 (one shift serves a bf16 pair)
 ///   kBf16   two halves of 16 rows, each k/2 × [16 pairs (k, k + 1)]
 ///   kF32    k × [32 floats]
-///   kFp8Pair  two halves of 16 rows, each k/2 × [16 pairs (k, k + 1) of codes]; then k/32 E8M0 (AMX)
+///   kFp8Pair  two halves of 16 rows, each k/4 × [64 codes in the order of pack.cpp]; then k/32 E8M0 (AMX)
 enum class PanelFormat : uint8_t { kFp8, kFp4, kBf16, kF32, kFp8Pair };
 
 /// c[m, 0..31] = Σ_k x[m, k] · panel[k, 0..31] for num_rows rows.
@@ -58,8 +60,8 @@ struct RowKernels {
     void (*pack_q8)(const uint16_t* x, int64_t k, uint8_t* row) = nullptr;
     /// rotates adjacent pairs of d values; cs = rd/2 pairs (cos, sin)
     void (*rope)(uint16_t* x, const float* cs, int64_t rd, float sign) = nullptr;
-    /// out = f(gate, up) · w of the feed-forward, bf16 in fp32 form; n % 16 == 0
-    void (*swiglu)(const float* gate, const float* up, float w, float limit, int64_t n, float* out) = nullptr;
+    /// bf16(silu(min(g, limit)) · clamp(up) · w); gate and up are rounded to bf16 first; n % 16 == 0
+    void (*swiglu)(const float* gate, const float* up, float w, float limit, int64_t n, uint16_t* out) = nullptr;
 };
 
 struct MhcKernels {
@@ -75,26 +77,64 @@ struct MhcKernels {
                         float* sums) = nullptr;
     /// x += gate · value
     void (*add_scaled)(uint16_t* x, const uint16_t* value, float gate, int64_t d) = nullptr;
+    /// out = Σ_i rows[i], fp32 in ascending i
+    void (*sum_rows)(const uint16_t* const* rows, int64_t n, int64_t d, uint16_t* out) = nullptr;
 };
 
 /// One query row over its key list.
 struct AttentionArgs {
-    const uint16_t* q = nullptr;            ///< [heads, dh] bf16
+    const uint16_t* q = nullptr;           ///< [heads, dh] bf16
     int64_t heads = 0, dh = 0;
-    const uint8_t* const* rows = nullptr;   ///< packed rows in list order: window rows, then entries
+    const uint8_t* const* rows = nullptr;  ///< packed rows in list order: window rows, then entries
     int64_t num_window = 0, num_rows = 0;
-    const float* sink = nullptr;            ///< [heads]
     float scale = 0;
-    float* scratch = nullptr;               ///< attention_scratch_floats(heads, dh)
-    uint16_t* out = nullptr;                ///< [heads, dh] bf16
 };
-constexpr int kKeyBlock = 64;  ///< list entries of one online-softmax block
+constexpr int kKeyBlock = 64;  ///< list entries of one softmax block
+/// Floats of a block's result or of a row's state: maxima [heads], sums [heads], values [heads, dh].
+constexpr int64_t attention_part_floats(int64_t heads, int64_t dh) { return heads * (dh + 2); }
 constexpr int64_t attention_scratch_floats(int64_t heads, int64_t dh) {
-    return kKeyBlock * dh + 2 * heads * dh + heads * (kKeyBlock + 2) + 256;
+    return kKeyBlock * (2 * dh + 64) + heads * (2 * dh + 4 * kKeyBlock);
+}
+
+/// Consecutive rows of one sequence that share their keys: windows on one run of positions, entry lists
+/// that are prefixes of one list.
+struct AttentionGroup {
+    const uint16_t* q = nullptr;  ///< row r at q + r · ld_q: [heads, dh] bf16
+    int64_t ld_q = 0;
+    int64_t heads = 0, dh = 0;
+    int64_t num_rows = 0;                     ///< 1 .. kGroupRows
+    int64_t first_position = 0;               ///< of row 0
+    const int64_t* lowest = nullptr;          ///< [num_rows] first window position of each row, ascending
+    const uint8_t* const* window = nullptr;   ///< packed rows of positions lowest[0] .. first_position + num_rows − 1
+    const uint8_t* const* entries = nullptr;  ///< packed entries of the longest list
+    const int64_t* num_entries = nullptr;     ///< [num_rows] prefix of `entries` that a row sees
+    const float* sink = nullptr;              ///< [heads]
+    float scale = 0;
+    uint8_t* scratch = nullptr;               ///< group_scratch_bytes(heads, dh), 64-byte aligned
+    uint16_t* out = nullptr;                  ///< row r at out + r · ld_out
+    int64_t ld_out = 0;
+};
+constexpr int kGroupRows = 32;
+constexpr int64_t group_scratch_bytes(int64_t heads, int64_t dh) {
+    const int64_t cols = (kGroupRows * heads + 15) / 16 * 16;
+    return 2 * kKeyBlock * dh * 17 / 8 + cols * dh * 2 + cols * (dh + 2) * 4 + 65536;
 }
 
 struct AttentionKernels {
-    void (*attend)(const AttentionArgs&) = nullptr;
+    /// part = list entries [64 · block, 64 · block + 64) alone
+    void (*attend_block)(const AttentionArgs& a, int64_t block, float* scratch, float* part) = nullptr;
+    /// state ⊕= part. A new state is (sink, 1, 0): the sink is an entry without a value.
+    void (*merge_block)(float* state, const float* part, int64_t heads, int64_t dh) = nullptr;
+    /// out [heads, dh] bf16 = values / sums
+    void (*finish_row)(const float* state, int64_t heads, int64_t dh, uint16_t* out) = nullptr;
+
+    // AMX level only (then attend_block and finish_row are not used): rows that share their keys.
+    /// All rows of a group, from keys to out.
+    void (*attend_group)(const AttentionGroup& g) = nullptr;
+    /// Blocks of a group of one row, and one of them alone (for merge_block).
+    int64_t (*group_blocks)(const AttentionGroup& g) = nullptr;
+    void (*group_block)(const AttentionGroup& g, int64_t block, float* part) = nullptr;
+    void (*finish_group)(const AttentionGroup& g, const float* state) = nullptr;
 };
 
 struct IndexKernels {
@@ -124,6 +164,9 @@ DI_DECLARE_KERNELS(avx2)
 DI_DECLARE_KERNELS(avx512)
 extern const LinearKernels kLinear_amx;
 extern const AttentionKernels kAttention_amx;
+
+/// Key of the tile configuration that this thread has loaded (kernels/amx_tiles.h); −1 at first.
+int& amx_config_key();
 #undef DI_DECLARE_KERNELS
 
 }  // namespace deepinfer::cpu

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# One command checks it.
+#
+#   ./check.sh fast     format, layering, unit and twin tests                 (minutes)
+#   ./check.sh full     fast + golden vectors, laws, command line, ASan+UBSan, short fuzz (no argument: this)
+#   ./check.sh tsan     engine, cache and thread pool under ThreadSanitizer
+#   ./check.sh gpu      tests labelled gpu, on a machine with a device
+#   ./check.sh format   rewrites the sources with clang-format
+set -euo pipefail
+cd "$(dirname "$0")"
+mode=${1:-full}
+jobs=$(nproc)
+skips=build/skipped_tests.txt
+
+sources() { git ls-files -co --exclude-standard -- '*.h' '*.cpp' '*.cu' '*.cuh' | grep -v 'unicode_tables.cpp'; }
+step() { printf '\n== %s (%s)\n' "$1" "$(date +%H:%M:%S)"; }
+
+format_check() {
+    step "format"
+    sources | xargs -d '\n' clang-format --dry-run -Werror
+}
+
+# ctest in one build folder; skipped tests are listed with their reason.
+run_tests() {  # folder, ctest arguments…
+    local folder=$1; shift
+    ctest --test-dir "$folder" --output-on-failure -j "$jobs" --no-tests=error --output-log "$folder/ctest.log" "$@"
+    grep -hE '\*\*\*Skipped|SKIP' "$folder/ctest.log" >> "$skips" || :
+}
+
+case "$mode" in
+    format)
+        sources | xargs -d '\n' clang-format -i
+        ;;
+    fast)
+        ./build.sh
+        : > "$skips"
+        format_check
+        step "unit and twin tests"
+        run_tests build -LE 'full|gpu'
+        ;;
+    full)
+        "$0" fast
+        step "golden vectors, laws, command line"
+        run_tests build -L full
+        step "AddressSanitizer and UndefinedBehaviorSanitizer"
+        ./build.sh --preset asan
+        run_tests build-asan -LE 'full|gpu|slow'
+        step "fuzz (20 s a target)"
+        tests/fuzz/run.sh 20
+        step "skipped tests, by reason"
+        sort "$skips" | uniq -c | sort -rn
+        [ -s "$skips" ] || echo "none"
+        ;;
+    tsan)
+        ./build.sh --preset tsan --target base_test --target kvcache_test --target engine_test
+        step "ThreadSanitizer"
+        for program in base/base_test kvcache/kvcache_test engine/engine_test; do
+            TSAN_OPTIONS=halt_on_error=1 "build-tsan/src/$program"
+        done
+        ;;
+    gpu)
+        step "gpu tests"
+        run_tests build-cuda -L gpu
+        ;;
+    *)
+        sed -n '2,9s/^# \{0,1\}//p' "$0" >&2
+        exit 2
+        ;;
+esac

@@ -1,0 +1,151 @@
+// Sparse attention of one query row, all heads together, fp32.
+//
+// A block of 64 list entries alone gives maximum, sum and values (`attend_block`): its rows are widened
+// once into scratch; scores are kLanes chains over dh and the fixed tree; the value product is one chain
+// over the list per output element. `merge_block` adds blocks to the row's state in list order. Heads and
+// keys are processed in small tiles that do not show in the bits; blocks may be computed anywhere.
+#pragma once
+
+#include "backends/cpu/kernels/cache_rows_inl.h"
+
+namespace deepinfer::cpu {
+namespace {
+
+constexpr int kHeadTile = kLanes == 16 ? 4 : 2;
+constexpr int kKeyTile = 4;
+constexpr int kDimTile = 4;  // vectors
+
+template <int H, int K>
+DI_INLINE void score_tile(const float* q, const float* keys, int64_t dh, float scale, float* p) {
+    F acc[H][K];
+    DI_UNROLL
+    for (int h = 0; h < H; ++h) {
+        DI_UNROLL
+        for (int j = 0; j < K; ++j) acc[h][j] = vzero();
+    }
+    for (int64_t d = 0; d < dh; d += kLanes) {
+        F kv[K];
+        DI_UNROLL
+        for (int j = 0; j < K; ++j) kv[j] = vload(keys + j * dh + d);
+        DI_UNROLL
+        for (int h = 0; h < H; ++h) {
+            const F a = vload(q + h * dh + d);
+            DI_UNROLL
+            for (int j = 0; j < K; ++j) acc[h][j] = vfma(a, kv[j], acc[h][j]);
+        }
+    }
+    DI_UNROLL
+    for (int h = 0; h < H; ++h) {
+        DI_UNROLL
+        for (int j = 0; j < K; ++j) p[h * kKeyBlock + j] = vsum(acc[h][j]) * scale;
+    }
+}
+
+template <int H>
+DI_INLINE void score_heads(const float* q, const float* keys, int64_t n, int64_t dh, float scale, float* p) {
+    int64_t j = 0;
+    for (; j + kKeyTile <= n; j += kKeyTile) score_tile<H, kKeyTile>(q, keys + j * dh, dh, scale, p + j);
+    for (; j < n; ++j) score_tile<H, 1>(q, keys + j * dh, dh, scale, p + j);
+}
+
+/// o[h] = Σ_j p[h, j] · keys[j], one chain over j per element
+template <int H>
+DI_INLINE void value_heads(const float* p, const float* keys, int64_t n, int64_t dh, float* o) {
+    for (int64_t d = 0; d < dh; d += kDimTile * kLanes) {
+        F acc[H][kDimTile];
+        DI_UNROLL
+        for (int h = 0; h < H; ++h) {
+            DI_UNROLL
+            for (int i = 0; i < kDimTile; ++i) acc[h][i] = vzero();
+        }
+        for (int64_t j = 0; j < n; ++j) {
+            F v[kDimTile];
+            DI_UNROLL
+            for (int i = 0; i < kDimTile; ++i) v[i] = vload(keys + j * dh + d + i * kLanes);
+            DI_UNROLL
+            for (int h = 0; h < H; ++h) {
+                const F w = vset(p[h * kKeyBlock + j]);
+                DI_UNROLL
+                for (int i = 0; i < kDimTile; ++i) acc[h][i] = vfma(w, v[i], acc[h][i]);
+            }
+        }
+        DI_UNROLL
+        for (int h = 0; h < H; ++h) {
+            DI_UNROLL
+            for (int i = 0; i < kDimTile; ++i) vstore(o + h * dh + d + i * kLanes, acc[h][i]);
+        }
+    }
+}
+
+/// Scores of one head → probabilities in place; the block's maximum and sum.
+DI_INLINE void softmax_block(float* p, int64_t n, float* top, float* sum) {
+    const int64_t padded = (n + kLanes - 1) / kLanes * kLanes;
+    for (int64_t j = n; j < padded; ++j) p[j] = -__builtin_inff();
+    F m = vset(-__builtin_inff());
+    for (int64_t j = 0; j < padded; j += kLanes) m = vmax(vload(p + j), m);  // passes over NaN
+    *top = vhmax(m);
+    F s = vzero();
+    for (int64_t j = 0; j < padded; j += kLanes) {
+        const F e = vexp(vload(p + j) - vset(*top));
+        vstore(p + j, e);
+        s = s + e;
+    }
+    *sum = vsum(s);
+}
+
+inline void attend_block(const AttentionArgs& a, int64_t block, float* scratch, float* part) {
+    const int64_t dh = a.dh, heads = a.heads, first = block * kKeyBlock;
+    const int64_t n = a.num_rows - first < kKeyBlock ? a.num_rows - first : kKeyBlock;
+    float* keys = scratch;
+    float* q = keys + kKeyBlock * dh;
+    float* p = q + heads * dh;
+    for (int64_t i = 0; i < heads * dh; i += kLanes) vstore(q + i, vload_bf16(a.q + i));
+    for (int64_t j = 0; j < n; ++j) {
+        if (first + j < a.num_window) {
+            widen_window_row(a.rows[first + j], dh, keys + j * dh);
+        } else {
+            widen_entry(a.rows[first + j], dh, keys + j * dh);
+        }
+    }
+    int64_t h = 0;
+    float* o = part + 2 * heads;
+    for (; h + kHeadTile <= heads; h += kHeadTile) {
+        score_heads<kHeadTile>(q + h * dh, keys, n, dh, a.scale, p);
+        for (int i = 0; i < kHeadTile; ++i) softmax_block(p + i * kKeyBlock, n, part + h + i, part + heads + h + i);
+        value_heads<kHeadTile>(p, keys, n, dh, o + h * dh);
+    }
+    for (; h < heads; ++h) {
+        score_heads<1>(q + h * dh, keys, n, dh, a.scale, p);
+        softmax_block(p, n, part + h, part + heads + h);
+        value_heads<1>(p, keys, n, dh, o + h * dh);
+    }
+}
+
+inline void merge_block(float* state, const float* part, int64_t heads, int64_t dh) {
+    for (int64_t h = 0; h < heads; ++h) {
+        const float top = state[h], block_top = part[h];
+        const float new_top = block_top > top ? block_top : top;
+        const float keep = first_lane(vexp(vset(top - new_top)));
+        const float add = first_lane(vexp(vset(block_top - new_top)));
+        state[h] = new_top;
+        state[heads + h] = state[heads + h] * keep + part[heads + h] * add;
+        float* o = state + 2 * heads + h * dh;
+        const float* po = part + 2 * heads + h * dh;
+        for (int64_t d = 0; d < dh; d += kLanes) {
+            vstore(o + d, vfma(vload(o + d), vset(keep), vload(po + d) * vset(add)));
+        }
+    }
+}
+
+inline void finish_row(const float* state, int64_t heads, int64_t dh, uint16_t* out) {
+    for (int64_t h = 0; h < heads; ++h) {
+        const F total = vset(state[heads + h]);
+        const float* o = state + 2 * heads + h * dh;
+        for (int64_t d = 0; d < dh; d += kLanes) vstore_bf16(out + h * dh + d, vload(o + d) / total);
+    }
+}
+
+constexpr AttentionKernels attention_kernels() { return {&attend_block, &merge_block, &finish_row}; }
+
+}  // namespace
+}  // namespace deepinfer::cpu

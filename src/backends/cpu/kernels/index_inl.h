@@ -1,0 +1,54 @@
+// Index scores: keys become an fp32 panel for the GEMM kernel (dots exact), then the head sum.
+#pragma once
+
+#include "backends/cpu/kernels/cache_rows_inl.h"
+
+namespace deepinfer::cpu {
+namespace {
+
+inline void widen_keys(const uint8_t* const* keys, int64_t di, float* panel) {
+    for (int lane0 = 0; lane0 < kPanelRows; lane0 += kLanes) {
+        for (int64_t b = 0; b < di; b += 32) {
+            float scales[kLanes];
+            for (int i = 0; i < kLanes; ++i) {
+                const uint8_t* key = keys[lane0 + i];
+                scales[i] = key != nullptr ? ue8m0_value(key[di / 2 + b / 32]) : 0.0f;
+            }
+            const F s = vload(scales);
+            for (int64_t g = b; g < b + 32; g += 8) {
+                uint32_t words[kLanes];
+                for (int i = 0; i < kLanes; ++i) {
+                    const uint8_t* key = keys[lane0 + i];
+                    words[i] = 0;
+                    if (key != nullptr) __builtin_memcpy(&words[i], key + g / 2, 4);
+                }
+                I d = iload(words);
+                for (int t = 0; t < 8; ++t) {
+                    vstore(panel + (g + t) * kPanelRows + lane0, fp4_decode(d) * s);
+                    d = isrl<4>(d);
+                }
+            }
+        }
+    }
+}
+
+inline void head_sum(const float* dots, const float* hw, int64_t heads, float* scores) {
+    F acc[kV];
+    DI_UNROLL
+    for (int i = 0; i < kV; ++i) acc[i] = vzero();
+    for (int64_t h = 0; h < heads; ++h) {
+        DI_UNROLL
+        for (int i = 0; i < kV; ++i) {
+            const F d = vload(dots + h * kPanelRows + i * kLanes);
+            // Two roundings at every level, like the twin: equal scores stay equal everywhere.
+            acc[i] = acc[i] + vset(hw[h]) * vsel(vlt(d, vzero()), vzero(), d);
+        }
+    }
+    DI_UNROLL
+    for (int i = 0; i < kV; ++i) vstore(scores + i * kLanes, acc[i]);
+}
+
+constexpr IndexKernels index_kernels() { return {&widen_keys, &head_sum}; }
+
+}  // namespace
+}  // namespace deepinfer::cpu

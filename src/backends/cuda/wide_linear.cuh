@@ -1,0 +1,27 @@
+// The linear layer's parameters, shared by its streaming kernel and its wide kernel for many rows.
+#pragma once
+
+#include "device/stream.h"
+#include "tensor/dtype.h"
+
+namespace deepinfer::cuda {
+
+struct LinearParams {
+    const uint8_t* packed;
+    int chunks, slices;
+    int k;
+    int group_rows;  ///< weight rows of one group; group g reads x columns from g · k
+    const uint16_t* x;
+    int64_t x_stride;
+    bool aligned;
+    int num_rows;
+    void* out;
+    int64_t out_stride;
+    bool out_f32;
+};
+
+/// Takes aligned rows and groups that start at whole row tiles.
+bool wide_linear_takes(const LinearParams& p, int groups);
+void wide_linear(Stream& stream, const char* name, DType t, const LinearParams& p, int groups);
+
+}  // namespace deepinfer::cuda

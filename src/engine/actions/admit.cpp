@@ -1,0 +1,91 @@
+// Admission: waiting sequences get a slot while slots, blocks and the step's budget last.
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "engine/scheduler.h"
+
+namespace deepinfer {
+
+/// Blocks a sequence is expected to need at its end: what it has, plus a share of the output that its
+/// kind has had lately. The share grows with every preemption (the guess was too low) and shrinks
+/// slowly with every sequence that ends.
+int64_t Scheduler::estimate_blocks(const Sequence& seq) const {
+    const int64_t have = std::max<int64_t>(static_cast<int64_t>(seq.tokens.size()), seq.scheduled);
+    const double expected = std::min(static_cast<double>(seq.max_total - have),
+                                     std::max(64.0, 2.0 * mean_output_));
+    const int64_t more = std::max<int64_t>(2, std::llround(std::ceil(reserve_ratio_ * expected)));
+    return blocks_of(std::min(seq.max_total, have + more));
+}
+
+void Scheduler::plan_admissions(StepPlan& plan, Budget& budget) {
+    // Whoever was just preempted waits first; admitting in the same step would only trade places.
+    if (plan.num_preempted > 0) return;
+    const int64_t now = clock_.now_us();
+    while (budget.rows > 0 && budget.logit_rows > 0 && !free_slots_.empty()) {
+        Sequence* seq = queue_.best(tenants_, now);
+        if (seq == nullptr || !admit(*seq, plan, budget)) return;
+    }
+}
+
+bool Scheduler::admit(Sequence& seq, StepPlan& plan, Budget& budget) {
+    const int64_t length = static_cast<int64_t>(seq.tokens.size());
+    blocks_.open(seq.blocks, seq.spec.tenant, seq.spec.cache_salt);
+    // Log-probabilities of a prompt need the logits of every row: nothing may be skipped.
+    const bool all_rows = seq.spec.sampling->prompt_logprobs.has_value() && seq.num_output() == 0 &&
+                          seq.spec.index == 0;
+    PrefixFound found;
+    if (config_.prefix_caching && !all_rows) found = blocks_.find_prefix(seq.blocks, seq.tokens);
+    const std::optional<ReplayPlan> replay = plan_replay(
+        config_.replay, config_.replay_geometry, length, std::min(found.cached, length));
+    const int64_t start = replay ? replay->start : 0;
+    const int64_t hit = replay ? replay->write_from : 0;
+    if (found.pending > 0 && !seq.waited_for_prefix) {
+        // Somebody is computing this very beginning: one step of patience may save the whole of it.
+        const std::optional<ReplayPlan> later =
+            plan_replay(config_.replay,
+                        config_.replay_geometry,
+                        length,
+                        std::min(found.cached + found.pending, length));
+        if (later && later->start > start) {
+            seq.waited_for_prefix = true;
+            blocks_.release(seq.blocks);
+            return false;
+        }
+    }
+
+    // Blocks that the running ones are expected to take beyond what they hold stay reserved.
+    int64_t reserved = 0;
+    for (const Sequence* r : running_) {
+        reserved += std::max<int64_t>(
+            0, estimate_blocks(*r) - static_cast<int64_t>(r->blocks.ids.size()));
+    }
+    const bool fits = running_.empty() || estimate_blocks(seq) + reserved <= blocks_.free_blocks();
+    if (!fits) {
+        blocks_.release(seq.blocks);
+        return false;
+    }
+    blocks_.adopt(seq.blocks, seq.tokens, hit);
+    seq.scheduled = seq.computed = start;
+    seq.window_floor = start;
+    seq.write_from = hit;
+    const int64_t rows = chunk_rows(seq, budget);
+    if (rows == 0 || !blocks_.grow(seq.blocks, start + rows)) {
+        blocks_.release(seq.blocks);
+        seq.scheduled = seq.computed = 0;
+        seq.window_floor = seq.write_from = 0;
+        return false;
+    }
+    queue_.remove(&seq);
+    start_slot(seq, plan);
+    ++plan.num_admitted;
+    stats_.prefix_query_tokens += length;
+    stats_.prefix_hit_tokens += hit;
+    if (seq.cached_tokens < 0) seq.cached_tokens = std::min(hit, seq.prompt_len);
+    // What was found costs its tenant nothing (its last position still counts as work).
+    seq.charged = std::max(seq.charged, std::min(hit, length - 1));
+    add_chunk(seq, rows, plan, budget);
+    return true;
+}
+
+}  // namespace deepinfer

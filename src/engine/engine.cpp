@@ -1,0 +1,211 @@
+// Engine: the public face. Loads the parts, runs the loop on one thread, hands out deltas.
+//
+// Threads: callers put submissions and aborts into a control queue; the engine's thread drains it
+// between steps and owns scheduler, texts and callbacks; with async_scheduling a third thread runs the
+// steps (threaded_executor.cpp). Read next: step_loop.h, scheduler.h, model_runner.h.
+#include "deepinfer/engine.h"
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "engine/delivery.h"
+#include "engine/engine_parts.h"
+#include "engine/request_check.h"
+#include "engine/step_log.h"
+
+namespace deepinfer {
+
+struct Engine::Impl {
+    std::unique_ptr<EngineParts> parts;
+    std::unique_ptr<StepLog> log;
+    std::unique_ptr<Delivery> delivery;
+    std::unique_ptr<StepLoop> loop;
+
+    mutable std::mutex mutex;
+    std::condition_variable wake;       ///< the engine's thread: something to do
+    std::condition_variable idle;       ///< waiters: nothing left
+    std::vector<SubmittedRequest> submitted;
+    std::vector<uint64_t> aborted;
+    bool stopping = false;
+    uint64_t next_request = 1;
+    int64_t unfinished = 0;             ///< requests accepted and not yet delivered to the end
+    EngineStats snapshot;
+    EngineStats sums;                   ///< engine's thread: times
+    std::thread thread;
+
+    void run();
+    bool drain();
+    void publish();
+    void observe(const StepPlan& plan, const StepResult& result, const StepTimes& times);
+};
+
+void Engine::Impl::observe(const StepPlan& plan, const StepResult& result, const StepTimes& times) {
+    sums.plan_us += times.plan_us;
+    sums.wait_us += times.wait_us;
+    sums.commit_us += times.commit_us;
+    sums.step_us += result.step_us;
+    sums.sample_us += result.sample_us;
+    if (log) log->write(plan, result, times, *parts->scheduler, *parts->blocks);
+}
+
+void Engine::Impl::publish() {
+    const Scheduler& s = *parts->scheduler;
+    EngineStats now = sums;
+    now.running = s.num_running();
+    now.waiting = s.num_waiting();
+    now.total_blocks = parts->blocks->total_blocks();
+    now.free_blocks = parts->blocks->free_blocks();
+    now.steps = s.stats().steps;
+    now.prefill_tokens = s.stats().prefill_tokens;
+    now.decode_tokens = s.stats().decode_tokens;
+    now.output_tokens = s.stats().output_tokens;
+    now.zombie_tokens = s.stats().zombie_tokens;
+    now.prefix_query_tokens = s.stats().prefix_query_tokens;
+    now.prefix_hit_tokens = s.stats().prefix_hit_tokens;
+    now.replayed_tokens = s.stats().replayed_tokens;
+    now.preemptions = s.stats().preemptions;
+    now.finished_requests = delivery->num_finished();
+    const std::lock_guard<std::mutex> lock(mutex);
+    unfinished -= now.finished_requests - snapshot.finished_requests;
+    snapshot = now;
+    if (unfinished == 0) idle.notify_all();
+}
+
+/// Takes over what callers left. Sleeps while there is nothing to do; false when it is time to stop.
+bool Engine::Impl::drain() {
+    std::vector<SubmittedRequest> requests;
+    std::vector<uint64_t> aborts;
+    bool stop = false;
+    {
+        std::unique_lock<std::mutex> lock(mutex);
+        const bool busy = parts->scheduler->has_unfinished() || loop->in_flight();
+        if (!busy) {
+            wake.wait(lock, [this] { return stopping || !submitted.empty() || !aborted.empty(); });
+        }
+        requests.swap(submitted);
+        aborts.swap(aborted);
+        stop = stopping;
+    }
+    for (SubmittedRequest& r : requests) {
+        delivery->open(r);
+        parts->scheduler->add(std::move(r.specs));
+    }
+    for (const uint64_t request : aborts) parts->scheduler->abort(request, *delivery);
+    if (stop) {
+        for (const uint64_t request : delivery->open_requests()) {
+            parts->scheduler->abort(request, *delivery);
+        }
+    }
+    return !stop || loop->in_flight() || parts->scheduler->has_unfinished();
+}
+
+void Engine::Impl::run() {
+    while (drain()) {
+        loop->step(*delivery);
+        publish();
+    }
+    publish();
+}
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Result<std::unique_ptr<Engine>> Engine::create(const EngineConfig& config) {
+    auto parts = EngineParts::load(config);
+    if (!parts.ok()) return parts.status();
+    auto impl = std::make_unique<Impl>();
+    impl->parts = std::move(parts).value();
+    if (!impl->parts->config.step_log.empty()) {
+        auto log = StepLog::open(impl->parts->config.step_log);
+        if (!log.ok()) return log.status();
+        impl->log = std::move(log).value();
+    }
+    impl->delivery = std::make_unique<Delivery>(*impl->parts->tokenizer, impl->parts->clock);
+    Impl* raw = impl.get();
+    const StepObserver observer = [raw](const StepPlan& p, const StepResult& r, const StepTimes& t) {
+        raw->observe(p, r, t);
+    };
+    EngineParts& p = *impl->parts;
+    impl->loop = p.config.async_scheduling
+                     ? make_async_loop(*p.scheduler, *p.executor, p.clock, observer)
+                     : make_plain_loop(*p.scheduler, *p.executor, p.clock, observer);
+    impl->snapshot.total_blocks = impl->snapshot.free_blocks = p.blocks->total_blocks();
+    impl->thread = std::thread([raw] { raw->run(); });
+    return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+}
+
+Engine::~Engine() {
+    {
+        const std::lock_guard<std::mutex> lock(impl_->mutex);
+        impl_->stopping = true;
+    }
+    impl_->wake.notify_all();
+    impl_->thread.join();
+}
+
+Result<uint64_t> Engine::submit(Request request, RequestCallbacks callbacks) {
+    Impl& e = *impl_;
+    DI_RETURN_IF_ERROR(check_request(request, e.parts->info, e.parts->image_token_id));
+    DI_RETURN_IF_ERROR(e.parts->scheduler->check_fits(
+        static_cast<int64_t>(request.prompt_token_ids.size()), request.sampling));
+    SubmittedRequest r = make_submitted(std::move(request), std::move(callbacks), e.parts->clock);
+    uint64_t number = 0;
+    {
+        const std::lock_guard<std::mutex> lock(e.mutex);
+        if (e.stopping) return Status(StatusCode::kUnavailable, "the engine is stopping");
+        const int64_t limit = e.parts->config.max_queue;
+        const int64_t queued = e.snapshot.waiting + static_cast<int64_t>(e.submitted.size());
+        if (limit > 0 && queued >= limit) {
+            return Status(StatusCode::kQueueFull,
+                          std::to_string(queued) + " requests wait already, max_queue is " +
+                              std::to_string(limit));
+        }
+        number = e.next_request++;
+        r.set_number(number);
+        ++e.unfinished;
+        e.submitted.push_back(std::move(r));
+    }
+    e.wake.notify_one();
+    return number;
+}
+
+void Engine::abort(uint64_t request) {
+    {
+        const std::lock_guard<std::mutex> lock(impl_->mutex);
+        impl_->aborted.push_back(request);
+    }
+    impl_->wake.notify_one();
+}
+
+void Engine::wait_idle() {
+    std::unique_lock<std::mutex> lock(impl_->mutex);
+    impl_->idle.wait(lock, [this] { return impl_->unfinished == 0; });
+}
+
+Result<Completion> Engine::generate(Request request,
+                                    RequestCallbacks callbacks,
+                                    const std::atomic<bool>* cancel) {
+    CompletionCollector collector(request.sampling.n, std::move(callbacks));
+    const Result<uint64_t> number = submit(std::move(request), collector.callbacks());
+    if (!number.ok()) return number.status();
+    bool aborted = false;
+    while (!collector.wait_for_ms(20)) {
+        if (cancel != nullptr && !aborted && cancel->load()) {
+            abort(number.value());
+            aborted = true;
+        }
+    }
+    return collector.take();
+}
+
+const Tokenizer& Engine::tokenizer() const { return *impl_->parts->tokenizer; }
+const EngineConfig& Engine::config() const { return impl_->parts->config; }
+const ModelInfo& Engine::model_info() const { return impl_->parts->info; }
+std::string Engine::description() const { return impl_->parts->description(); }
+
+EngineStats Engine::stats() const {
+    const std::lock_guard<std::mutex> lock(impl_->mutex);
+    return impl_->snapshot;
+}
+
+}  // namespace deepinfer

@@ -1,0 +1,232 @@
+#include "engine/engine_parts.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "engine/kv_block_space.h"
+#include "engine/plain_block_space.h"
+#include "tensor/quant_block.h"
+#include "tokenizer/engram_token_map.h"
+
+namespace deepinfer {
+namespace {
+
+constexpr int64_t kDefaultPoolBytes = int64_t{128} << 20;
+
+Status bad(const std::string& what) { return Status(StatusCode::kInvalidArgument, what); }
+
+Result<std::unique_ptr<Backend>> open_backend(EngineConfig* config) {
+    BackendOptions options;
+    options.num_threads = config->threads;
+    options.device_index = config->device_index;
+    options.isa = config->isa;
+    if (config->backend != "auto") return create_backend(config->backend, options);
+    // An accelerator if one is compiled and answers, else the CPU.
+    const std::vector<std::string> names = compiled_backends();
+    if (std::find(names.begin(), names.end(), "cuda") != names.end()) {
+        Result<std::unique_ptr<Backend>> cuda = create_backend("cuda", options);
+        if (cuda.ok()) {
+            config->backend = "cuda";
+            return cuda;
+        }
+    }
+    config->backend = "cpu";
+    return create_backend("cpu", options);
+}
+
+int64_t block_bytes(const ModelConfig& m, int64_t block_tokens) {
+    int64_t bytes = 0;
+    for (const int64_t l : m.kv_source_layer_ids) {
+        bytes += block_tokens / m.ratio(l) *
+                 (kv_entry_bytes(m.head_dim) + index_key_bytes(m.index_head_dim));
+    }
+    return bytes;
+}
+
+std::unique_ptr<BlockSpace> make_block_space(const EngineConfig& c, int64_t num_blocks) {
+    if (!c.prefix_caching) return make_plain_block_space(num_blocks, c.block_tokens);
+    KvBlockSpaceOptions o;
+    o.num_blocks = num_blocks;
+    o.block_tokens = c.block_tokens;
+    o.max_num_seqs = c.max_num_seqs;
+    o.model_fingerprint = salt_id("model", c.model_dir, "");
+    o.layout_fingerprint =
+        salt_id("layout", c.backend, std::to_string(c.block_tokens) + (c.batch_invariant ? "i" : ""));
+    o.exact = c.batch_invariant;
+    return std::make_unique<KvBlockSpace>(o);
+}
+
+SchedulerConfig scheduler_config(const EngineConfig& c, const ModelConfig& m) {
+    SchedulerConfig s;
+    s.max_num_seqs = c.max_num_seqs;
+    s.max_num_batched_tokens = c.max_num_batched_tokens;
+    s.max_model_len = c.max_model_len;
+    s.max_logit_rows = c.max_logit_rows;
+    s.long_prefill_token_threshold = c.long_prefill_token_threshold;
+    s.age_us = std::max<int64_t>(1, static_cast<int64_t>(c.age_s * 1e6));
+    s.eos_token_id = static_cast<int32_t>(m.eos_token_id);
+    s.prefix_caching = c.prefix_caching;
+    const int64_t last_source = m.kv_source_layer_ids.empty() ? 0 : m.kv_source_layer_ids.back();
+    s.replay = c.batch_invariant ? ReplayKind::kExact : ReplayKind::kBounded;
+    s.replay_geometry.window = static_cast<int>(m.sliding_window);
+    s.replay_geometry.num_layers = static_cast<int>(m.num_hidden_layers);
+    s.replay_geometry.mid = static_cast<int>(last_source);
+    s.replay_geometry.backtrack = 2 * (1 + c.nextn);
+    int64_t align = 1;
+    for (const int64_t l : m.kv_source_layer_ids) align = std::lcm(align, m.ratio(l));
+    s.chunk_align = static_cast<int>(align);
+    s.lookback = static_cast<int>(std::max<int64_t>(0, m.engram_max_ngram_size - 1));
+    return s;
+}
+
+}  // namespace
+
+Result<PoolSizes> resolve_limits(const ModelConfig& m, EngineConfig* c) {
+    for (const int64_t l : m.kv_source_layer_ids) {
+        if (c->block_tokens % m.ratio(l) != 0) {
+            return bad("block_tokens is " + std::to_string(c->block_tokens) +
+                       ", expected a multiple of the compression ratio " + std::to_string(m.ratio(l)) +
+                       " of layer " + std::to_string(l));
+        }
+    }
+    if (c->max_logit_rows == 0) c->max_logit_rows = std::max<int64_t>(c->max_num_seqs, 64);
+    if (c->max_logit_rows < c->max_num_seqs) {
+        return bad("max_logit_rows is " + std::to_string(c->max_logit_rows) +
+                   ", expected at least max_num_seqs " + std::to_string(c->max_num_seqs));
+    }
+    if (c->max_model_len > m.max_position_embeddings) {
+        return bad("max_model_len is " + std::to_string(c->max_model_len) +
+                   ", the checkpoint's max_position_embeddings is " +
+                   std::to_string(m.max_position_embeddings));
+    }
+    const bool length_given = c->max_model_len > 0;
+    if (!length_given) c->max_model_len = m.max_position_embeddings;
+
+    PoolSizes sizes;
+    sizes.block_bytes = block_bytes(m, c->block_tokens);
+    const int64_t per_seq = (c->max_model_len + c->block_tokens - 1) / c->block_tokens;
+    if (c->kv_cache_bytes == 0) {
+        const int64_t all = per_seq * c->max_num_seqs * sizes.block_bytes;
+        c->kv_cache_bytes = std::min(all, kDefaultPoolBytes);
+        // One sequence of a length that was asked for must fit, whatever the default says.
+        if (length_given) {
+            c->kv_cache_bytes = std::max(c->kv_cache_bytes, per_seq * sizes.block_bytes);
+        }
+    }
+    sizes.num_blocks = c->kv_cache_bytes / sizes.block_bytes;
+    if (sizes.num_blocks < 1) {
+        return bad("kv_cache_bytes is " + std::to_string(c->kv_cache_bytes) +
+                   ", one block of " + std::to_string(c->block_tokens) + " tokens takes " +
+                   std::to_string(sizes.block_bytes));
+    }
+    if (sizes.num_blocks < per_seq) {
+        const int64_t holds = sizes.num_blocks * c->block_tokens;
+        if (length_given) {
+            return bad("kv_cache_bytes " + std::to_string(c->kv_cache_bytes) + " holds " +
+                       std::to_string(holds) + " tokens, max_model_len is " +
+                       std::to_string(c->max_model_len));
+        }
+        c->max_model_len = holds;
+    }
+    return sizes;
+}
+
+Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineConfig& requested) {
+    DI_RETURN_IF_ERROR(requested.validate());
+    if (requested.model_dir.empty()) {
+        return bad("model_dir is empty, expected a checkpoint directory "
+                   "(--model or DEEPINFER_HF_MODEL_DIR)");
+    }
+    auto parts = std::make_unique<EngineParts>();
+    parts->config = requested;
+    EngineConfig& c = parts->config;
+    if (c.threads == 0) c.threads = ThreadPool::available_threads();
+
+    Result<std::unique_ptr<Backend>> backend = open_backend(&c);
+    if (!backend.ok()) return backend.status();
+    parts->backend = std::move(backend).value();
+
+    Result<Checkpoint> checkpoint = Checkpoint::open(c.model_dir);
+    if (!checkpoint.ok()) return checkpoint.status();
+    parts->checkpoint = std::make_unique<Checkpoint>(std::move(checkpoint).value());
+    const ModelConfig& m = parts->checkpoint->config();
+
+    Result<Tokenizer> tokenizer = Tokenizer::load(c.model_dir);
+    if (!tokenizer.ok()) return tokenizer.status();
+    parts->tokenizer = std::make_unique<Tokenizer>(std::move(tokenizer).value());
+    EngramTokenMap token_map;
+    if (!m.engram_layer_ids.empty()) {
+        token_map = engram_token_map(*parts->tokenizer);
+        if (token_map.count != m.engram_compressed_vocab_size) {
+            return Status(StatusCode::kInvalidFile,
+                          "the tokenizer gives " + std::to_string(token_map.count) +
+                              " Engram ids, config.json's engram_compressed_vocab_size is " +
+                              std::to_string(m.engram_compressed_vocab_size));
+        }
+    }
+
+    const Result<PoolSizes> sizes = resolve_limits(m, &c);
+    if (!sizes.ok()) return sizes.status();
+    ModelLimits limits;
+    limits.max_rows = c.max_num_batched_tokens;
+    limits.max_seqs = c.max_num_seqs;
+    limits.max_logit_rows = c.max_logit_rows;
+    limits.max_positions = c.max_model_len;
+    limits.block_tokens = c.block_tokens;
+    Result<std::unique_ptr<DeepseekV41>> model =
+        DeepseekV41::load(*parts->checkpoint, *parts->backend, std::move(token_map.map), limits);
+    if (!model.ok()) return model.status();
+    parts->model = std::move(model).value();
+    DI_CHECK_EQ(parts->model->cache_geometry().block_bytes(), sizes.value().block_bytes);
+
+    Result<CacheMemory> cache = CacheMemory::allocate(parts->backend->device(),
+                                                      parts->model->cache_geometry(),
+                                                      parts->backend->ops().acc,
+                                                      sizes.value().num_blocks,
+                                                      c.max_num_seqs);
+    if (!cache.ok()) return cache.status();
+    parts->cache = std::make_unique<CacheMemory>(std::move(cache).value());
+
+    parts->blocks = make_block_space(c, sizes.value().num_blocks);
+    parts->scheduler =
+        std::make_unique<Scheduler>(scheduler_config(c, m), *parts->blocks, parts->clock);
+    parts->runner = std::make_unique<ModelRunner>(
+        *parts->model, parts->cache->view(), static_cast<int32_t>(m.eos_token_id), parts->clock);
+    parts->executor = parts->runner.get();
+    if (c.async_scheduling) {
+        parts->threaded = make_threaded_executor(*parts->runner);
+        parts->executor = parts->threaded.get();
+    }
+
+    parts->info.vocab_size = m.vocab_size;
+    parts->info.num_hidden_layers = m.num_hidden_layers;
+    parts->info.max_position_embeddings = m.max_position_embeddings;
+    parts->info.sliding_window = m.sliding_window;
+    parts->info.bos_token_id = static_cast<int32_t>(m.bos_token_id);
+    parts->info.eos_token_id = static_cast<int32_t>(m.eos_token_id);
+    parts->image_token_id = static_cast<int32_t>(m.image_token_id);
+    return parts;
+}
+
+std::string EngineParts::description() const {
+    const auto mib = [](int64_t bytes) { return std::to_string((bytes + (1 << 19)) >> 20) + " MiB"; };
+    const int64_t blocks_total = blocks->total_blocks();
+    std::string s;
+    s += "model    " + config.model_dir + ": " + std::to_string(info.num_hidden_layers) +
+         " layers, vocabulary " + std::to_string(info.vocab_size) + "\n";
+    s += "backend  " + backend->description() + "\n";
+    s += "cache    " + std::to_string(blocks_total) + " blocks of " +
+         std::to_string(config.block_tokens) + " tokens, " + mib(config.kv_cache_bytes) +
+         "; windows of " + std::to_string(config.max_num_seqs) + " sequences, " +
+         mib(config.max_num_seqs * model->cache_geometry().slot_bytes()) + "\n";
+    s += "limits   " + std::to_string(config.max_model_len) + " tokens a sequence, " +
+         std::to_string(config.max_num_batched_tokens) + " rows a step\n";
+    s += "modes    batch_invariant " + std::to_string(config.batch_invariant) + ", prefix_caching " +
+         std::to_string(config.prefix_caching) + ", async_scheduling " +
+         std::to_string(config.async_scheduling) + "\n";
+    s += "config   " + config.to_json();
+    return s;
+}
+
+}  // namespace deepinfer

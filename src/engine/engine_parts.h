@@ -1,0 +1,52 @@
+// EngineParts: everything an engine is made of, loaded and sized from an EngineConfig.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "checkpoint/checkpoint.h"
+#include "deepinfer/config.h"
+#include "deepinfer/engine.h"
+#include "deepinfer/tokenizer.h"
+#include "engine/block_space.h"
+#include "engine/clock.h"
+#include "engine/model_runner.h"
+#include "engine/scheduler.h"
+#include "engine/step_executor.h"
+#include "kvcache/cache_memory.h"
+#include "model/deepseek_v41.h"
+#include "ops/backend.h"
+
+namespace deepinfer {
+
+/// Members in order of dependence: destroyed last to first.
+struct EngineParts {
+    EngineConfig config;  ///< resolved
+    ModelInfo info;
+    int32_t image_token_id = -1;
+    SteadyClock clock;
+    std::unique_ptr<Tokenizer> tokenizer;
+    std::unique_ptr<Checkpoint> checkpoint;
+    std::unique_ptr<Backend> backend;
+    std::unique_ptr<DeepseekV41> model;
+    std::unique_ptr<CacheMemory> cache;
+    std::unique_ptr<BlockSpace> blocks;
+    std::unique_ptr<Scheduler> scheduler;
+    std::unique_ptr<ModelRunner> runner;
+    std::unique_ptr<StepExecutor> threaded;  ///< with async_scheduling
+    StepExecutor* executor = nullptr;        ///< runner or threaded
+
+    static Result<std::unique_ptr<EngineParts>> load(const EngineConfig& config);
+    std::string description() const;
+};
+
+/// Sizes of the pools for a model, before anything is allocated.
+struct PoolSizes {
+    int64_t num_blocks = 0;
+    int64_t block_bytes = 0;
+};
+/// Fills the zeros of `config` (max_model_len, kv_cache_bytes, max_logit_rows) and checks what depends
+/// on the checkpoint. kInvalidArgument names the option and both numbers.
+Result<PoolSizes> resolve_limits(const ModelConfig& model, EngineConfig* config);
+
+}  // namespace deepinfer

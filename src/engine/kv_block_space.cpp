@@ -1,0 +1,96 @@
+#include "engine/kv_block_space.h"
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace deepinfer {
+namespace {
+
+KvCacheOptions manager_options(const KvBlockSpaceOptions& o) {
+    KvCacheOptions k;
+    k.num_blocks = static_cast<int32_t>(o.num_blocks);
+    k.num_slots = static_cast<int32_t>(o.max_num_seqs);
+    k.block_tokens = o.block_tokens;
+    k.eviction = o.eviction;
+    return k;
+}
+
+}  // namespace
+
+KvBlockSpace::KvBlockSpace(const KvBlockSpaceOptions& options)
+    : options_(options), manager_(manager_options(options)) {}
+
+void KvBlockSpace::open(SequenceBlocks& seq, const std::string& tenant, const std::string& salt) {
+    DI_CHECK(seq.handle == 0 && seq.ids.empty());
+    seq.handle = ++last_handle_;
+    roots_[seq.handle] = root_key(options_.model_fingerprint,
+                                  options_.layout_fingerprint,
+                                  "",
+                                  salt_id("", tenant, salt));
+}
+
+PrefixFound KvBlockSpace::find_prefix(SequenceBlocks& seq, std::span<const int32_t> tokens) {
+    extend_block_keys(roots_.at(seq.handle), tokens, options_.block_tokens, {}, &seq.keys);
+    found_ = manager_.match_prefix(seq.keys, tokens, options_.exact);
+    return {found_.num_tokens(), found_.pending_tokens};
+}
+
+/// Registers the sequence with the manager; until now it was only a name.
+void KvBlockSpace::begin(SequenceBlocks& seq, const PrefixMatch& match, int64_t num_tokens) {
+    KvCacheManager::StartOptions start;
+    start.root = roots_.at(seq.handle);
+    start.prompt_keys = seq.keys;
+    start.prompt_tokens = num_tokens;
+    start.approximate = !options_.exact && match.num_tokens() > 0;
+    // The scheduler holds at most max_num_seqs sequences, and nothing was evicted since the match.
+    const Status status = manager_.start(seq.handle, std::move(start), match);
+    DI_CHECK_MSG(status.ok(), status.message());
+    refresh(seq);
+}
+
+void KvBlockSpace::refresh(SequenceBlocks& seq) const {
+    const std::vector<int32_t>& table = manager_.block_table(seq.handle);
+    seq.ids.insert(seq.ids.end(), table.begin() + static_cast<int64_t>(seq.ids.size()), table.end());
+}
+
+void KvBlockSpace::adopt(SequenceBlocks& seq, std::span<const int32_t> tokens, int64_t num_tokens) {
+    begin(seq, found_.limited_to(num_tokens), static_cast<int64_t>(tokens.size()));
+    DI_CHECK_EQ(static_cast<int64_t>(seq.ids.size()) * options_.block_tokens, num_tokens);
+}
+
+bool KvBlockSpace::grow(SequenceBlocks& seq, int64_t num_tokens) {
+    if (!manager_.allocate(seq.handle, num_tokens).ok()) return false;
+    refresh(seq);
+    return true;
+}
+
+int64_t KvBlockSpace::fork(const SequenceBlocks& from,
+                           SequenceBlocks& to,
+                           std::span<const int32_t> tokens,
+                           int64_t num_tokens) {
+    to.keys = from.keys;
+    find_prefix(to, tokens);
+    const PrefixMatch match = found_.limited_to(num_tokens);
+    begin(to, match, num_tokens);
+    if (!grow(to, num_tokens)) {
+        manager_.free(to.handle);
+        to.ids.clear();
+        return -1;
+    }
+    return static_cast<int64_t>(match.block_ids.size());
+}
+
+void KvBlockSpace::commit(SequenceBlocks& seq, std::span<const int32_t> tokens, int64_t num_computed) {
+    manager_.commit(seq.handle, tokens.first(static_cast<size_t>(num_computed)));
+}
+
+void KvBlockSpace::release(SequenceBlocks& seq) {
+    if (seq.handle == 0) return;
+    if (manager_.contains(seq.handle)) manager_.free(seq.handle);
+    roots_.erase(seq.handle);
+    seq.handle = 0;
+    seq.ids.clear();
+}
+
+}  // namespace deepinfer

@@ -1,0 +1,324 @@
+// Mixture-of-experts feed-forward on the device, routing included: nothing goes back to the host.
+//
+//   route    one block an expert lists its (row, choice) pairs: slots of one expert are neighbours
+//   up       gate and up rows of 32 columns in one warp, SwiGLU and q8 where the sums are added -> hidden[slot]
+//   down     hidden[slot] · w2, rounded to bf16 -> y[slot]
+//   combine  the row's slots in ascending choice (ids are ascending), then the shared expert, one rounding
+//
+// The shared expert runs through the same up and down kernels as a list of one expert with every row. A slot's
+// numbers never depend on which slot it is (matrix_tile.cuh).
+#include "backends/cuda/cuda_ops.h"
+#include "backends/cuda/launch.cuh"
+#include "backends/cuda/matrix_tile.cuh"
+#include "backends/cuda/numerics.cuh"
+#include "backends/cuda/packed_weight.h"
+#include "backends/cuda/views.cuh"
+
+namespace deepinfer::cuda {
+namespace {
+
+/// Rows of every expert: slots [begin[e], begin[e + 1]), the row and weight of each. Null pointers: one expert
+/// that owns slot t = row t for all num_rows rows with weight 1.
+struct Routing {
+    int32_t* begin;
+    int32_t* slot_row;
+    float* slot_weight;
+    int32_t* pair_slot;  ///< [rows · k] slot of choice i of row t
+    int num_rows;
+};
+
+__device__ __forceinline__ int slot_begin(const Routing& r, int e) { return r.begin != nullptr ? r.begin[e] : 0; }
+__device__ __forceinline__ int slot_end(const Routing& r, int e) { return r.begin != nullptr ? r.begin[e + 1] : r.num_rows; }
+
+constexpr int kRouteThreads = 256;
+
+/// Block e counts the pairs of smaller experts and places its own in row order.
+__global__ void __launch_bounds__(kRouteThreads) route_kernel(const int32_t* __restrict__ ids, const float* __restrict__ weights, int pairs, int k,
+                                                              int experts, Routing r) {
+    __shared__ int warp_counts[kRouteThreads / 32];
+    const int e = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) / 32;
+    int smaller = 0;
+    for (int first = 0; first < pairs; first += kRouteThreads) {
+        const int i = first + static_cast<int>(threadIdx.x);
+        smaller += __syncthreads_count(i < pairs && ids[i] < e);
+    }
+    int at = smaller;
+    for (int first = 0; first < pairs; first += kRouteThreads) {
+        const int i = first + static_cast<int>(threadIdx.x);
+        const bool mine = i < pairs && ids[i] == e;
+        const uint32_t mask = __ballot_sync(0xFFFFFFFFu, mine);
+        if (lane == 0) warp_counts[warp] = __popc(mask);
+        __syncthreads();
+        int before = 0, total = 0;
+        for (int w = 0; w < kRouteThreads / 32; ++w) {
+            if (w < warp) before += warp_counts[w];
+            total += warp_counts[w];
+        }
+        if (mine) {
+            const int slot = at + before + __popc(mask & ((1u << lane) - 1u));
+            r.slot_row[slot] = i / k;
+            r.slot_weight[slot] = weights[i];
+            r.pair_slot[i] = slot;
+        }
+        at += total;
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) {
+        r.begin[e] = smaller;
+        if (e == experts - 1) r.begin[experts] = at;
+    }
+}
+
+struct ExpertParams {
+    const ExpertPointers* table;  ///< null: `single`
+    ExpertPointers single;
+    Routing routing;
+    const uint16_t* x;  ///< up: quantized rows; down: hidden slots
+    int64_t x_stride;
+    int k, chunks, slices;
+    int n;  ///< up: intermediate size; down: hidden size
+    float limit;
+    uint16_t* out;  ///< up: hidden [slots, n]; down: y [slots, n]
+    bool aligned;
+};
+
+__device__ __forceinline__ ExpertPointers expert_of(const ExpertParams& p) {
+    return p.table != nullptr ? p.table[blockIdx.y] : p.single;
+}
+
+/// Gate and up: a warp's four row tiles are rows b·32 .. b·32 + 31 of w1 and the same of w3.
+template <DType T, int NT>
+__global__ void __launch_bounds__(kMatrixThreads) expert_up_kernel(const __grid_constant__ ExpertParams p) {
+    constexpr int R = 4;
+    using S = MatrixShared<T, R, NT>;
+    extern __shared__ __align__(16) uint8_t shared[];
+    const int begin = slot_begin(p.routing, static_cast<int>(blockIdx.y)), end = slot_end(p.routing, static_cast<int>(blockIdx.y));
+    if (begin == end) return;
+    auto** rows = reinterpret_cast<const uint16_t**>(shared + S::kBody);
+    auto* partials = reinterpret_cast<float*>(shared);
+    const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) / 32;
+    const int slice = warp % p.slices, mg = warp / p.slices, row_groups = kMatrixWarps / p.slices;
+    const ExpertPointers expert = expert_of(p);
+    const int blocks = p.n / 32;
+    const int block0 = static_cast<int>(blockIdx.x) * row_groups;
+    const int mine = min(block0 + mg, blocks - 1);  // past the end: computed, never stored
+    const uint8_t* tiles[R];
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+        const int64_t tile = static_cast<int64_t>(mine * 2 + r % 2) * p.chunks * TileFormat<T>::kBytes;
+        tiles[r] = (r < 2 ? expert.w1 : expert.w3) + tile;
+    }
+    for (int slot0 = begin; slot0 < end; slot0 += 8 * NT) {
+        __syncthreads();  // the last tile's sums have been read
+        if (threadIdx.x < 8 * NT) {
+            const int slot = slot0 + static_cast<int>(threadIdx.x);
+            const int row = slot < end ? (p.routing.slot_row != nullptr ? p.routing.slot_row[slot] : slot) : 0;
+            rows[threadIdx.x] = slot < end ? p.x + row * p.x_stride : nullptr;
+        }
+        __syncthreads();
+        float acc[R][NT][4];
+        multiply_slice<T, R, NT>(acc, tiles, RowSource{rows, p.k, p.aligned}, slice_begin(p.chunks, p.slices, slice),
+                                 slice_begin(p.chunks, p.slices, slice + 1), shared + warp * S::kStages * S::kStage);
+        __syncthreads();
+        store_partials<R, NT>(acc, partials, p.slices, mg, slice);
+        __syncthreads();
+        const int count = min(8 * NT, end - slot0);
+        for (int i = warp; i < row_groups * count; i += kMatrixWarps) {
+            const int group = i % row_groups, token = i / row_groups;
+            if (block0 + group >= blocks) continue;
+            float g = round_bf16(add_slices<NT>(partials, p.slices, group * R + lane / 16, token, lane % 16));
+            float u = round_bf16(add_slices<NT>(partials, p.slices, group * R + 2 + lane / 16, token, lane % 16));
+            if (p.limit > 0.0f) {  // comparisons, not fminf: NaN stays
+                if (g > p.limit) g = p.limit;
+                if (u > p.limit) u = p.limit;
+                if (u < -p.limit) u = -p.limit;
+            }
+            const float w = p.routing.slot_weight != nullptr ? p.routing.slot_weight[slot0 + token] : 1.0f;
+            const float h = round_bf16(g / (1.0f + expf(-g)) * u * w);
+            const uint32_t e = ue8m0_scale_byte(group_max<32>(fmaxf(fabsf(h), 1e-4f)), 1.0f / 448.0f);
+            const float q = e4m3_value(e4m3_code(h * ue8m0_inverse(e))) * ue8m0_value(e);
+            p.out[static_cast<int64_t>(slot0 + token) * p.n + (block0 + group) * 32 + lane] = round_bf16_bits(q);
+        }
+    }
+}
+
+template <DType T, int NT>
+__global__ void __launch_bounds__(kMatrixThreads) expert_down_kernel(const __grid_constant__ ExpertParams p) {
+    constexpr int R = 2;
+    using S = MatrixShared<T, R, NT>;
+    extern __shared__ __align__(16) uint8_t shared[];
+    const int begin = slot_begin(p.routing, static_cast<int>(blockIdx.y)), end = slot_end(p.routing, static_cast<int>(blockIdx.y));
+    if (begin == end) return;
+    auto** rows = reinterpret_cast<const uint16_t**>(shared + S::kBody);
+    auto* partials = reinterpret_cast<float*>(shared);
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    const int slice = warp % p.slices, mg = warp / p.slices, row_groups = kMatrixWarps / p.slices;
+    const int tile0 = static_cast<int>(blockIdx.x) * row_groups * R, last_tile = (p.n - 1) / 16;
+    const ExpertPointers expert = expert_of(p);
+    const uint8_t* tiles[R];
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+        tiles[r] = expert.w2 + static_cast<int64_t>(min(tile0 + mg * R + r, last_tile)) * p.chunks * TileFormat<T>::kBytes;
+    }
+    for (int slot0 = begin; slot0 < end; slot0 += 8 * NT) {
+        __syncthreads();
+        if (threadIdx.x < 8 * NT) {
+            const int slot = slot0 + static_cast<int>(threadIdx.x);
+            rows[threadIdx.x] = slot < end ? p.x + slot * p.x_stride : nullptr;
+        }
+        __syncthreads();
+        float acc[R][NT][4];
+        multiply_slice<T, R, NT>(acc, tiles, RowSource{rows, p.k, p.aligned}, slice_begin(p.chunks, p.slices, slice),
+                                 slice_begin(p.chunks, p.slices, slice + 1), shared + warp * S::kStages * S::kStage);
+        __syncthreads();
+        store_partials<R, NT>(acc, partials, p.slices, mg, slice);
+        __syncthreads();
+        const int count = min(8 * NT, end - slot0), block_rows = row_groups * R * 16;
+        for (int i = static_cast<int>(threadIdx.x); i < block_rows * count; i += kMatrixThreads) {
+            const int r = i % block_rows, token = i / block_rows, col = tile0 * 16 + r;
+            if (col >= p.n) continue;
+            p.out[static_cast<int64_t>(slot0 + token) * p.n + col] = round_bf16_bits(add_slices<NT>(partials, p.slices, r / 16, token, r % 16));
+        }
+    }
+}
+
+__global__ void __launch_bounds__(256) combine_kernel(const uint16_t* __restrict__ y, const int32_t* __restrict__ pair_slot,
+                                                      const uint16_t* __restrict__ shared_y, int k, int d, uint16_t* out, int64_t out_stride) {
+    const int j = static_cast<int>(blockIdx.x) * 256 + static_cast<int>(threadIdx.x);
+    if (j >= d) return;
+    const int64_t t = blockIdx.y;
+    float sum = 0.0f;
+    for (int i = 0; i < k; ++i) sum += bf16_value(y[static_cast<int64_t>(pair_slot[t * k + i]) * d + j]);
+    sum += bf16_value(shared_y[t * d + j]);
+    out[t * out_stride + j] = round_bf16_bits(sum);
+}
+
+__global__ void __launch_bounds__(256) swiglu_kernel(Bf16Rows gate, Bf16Rows up, const float* __restrict__ weight, float limit, int64_t total,
+                                                     int n, Bf16Rows out) {
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * 256 + threadIdx.x;
+    if (i >= total) return;
+    const int64_t t = i / n;
+    const int j = static_cast<int>(i % n);
+    float g = bf16_value(gate.row(t)[j]), u = bf16_value(up.row(t)[j]);
+    if (limit > 0.0f) {
+        if (g > limit) g = limit;
+        if (u > limit) u = limit;
+        if (u < -limit) u = -limit;
+    }
+    out.row(t)[j] = round_bf16_bits(g / (1.0f + expf(-g)) * u * (weight != nullptr ? weight[t] : 1.0f));
+}
+
+template <DType T, int NT>
+void run_experts(Stream& stream, const ExpertParams& up, const ExpertParams& down, int experts) {
+    launch(stream, "expert_up", expert_up_kernel<T, NT>,
+           dim3(div_up(up.n / 32, kMatrixWarps / up.slices), static_cast<unsigned>(experts)), dim3(kMatrixThreads),
+           MatrixShared<T, 4, NT>::kBytes, up);
+    launch(stream, "expert_down", expert_down_kernel<T, NT>,
+           dim3(div_up(down.n, kMatrixWarps / down.slices * 32), static_cast<unsigned>(experts)), dim3(kMatrixThreads),
+           MatrixShared<T, 2, NT>::kBytes, down);
+}
+
+/// `rows`: activation rows an expert typically has.
+template <DType T>
+void pick_experts(Stream& stream, const ExpertParams& up, const ExpertParams& down, int experts, double rows) {
+    if (rows <= 5) return run_experts<T, 1>(stream, up, down, experts);
+    if (rows <= 12) return run_experts<T, 2>(stream, up, down, experts);
+    run_experts<T, 4>(stream, up, down, experts);
+}
+
+struct Sizes {
+    int64_t rows, d, inter;
+};
+
+void feed_forward(Stream& stream, const ExpertWeights& like, const ExpertPointers* table, int experts, const Routing& routing,
+                  const Sizes& sizes, double rows_per_expert, float limit, const uint16_t* x, uint16_t* hidden, uint16_t* y) {
+    auto chunks = [](const WeightMatrix& w) { return static_cast<int>((w.k + packed_chunk(w.dtype) - 1) / packed_chunk(w.dtype)); };
+    ExpertParams up{};
+    up.table = table;
+    up.single = {static_cast<const uint8_t*>(like.w1.packed), static_cast<const uint8_t*>(like.w3.packed),
+                 static_cast<const uint8_t*>(like.w2.packed)};
+    up.routing = routing;
+    up.x = x;
+    up.x_stride = sizes.d;
+    up.k = static_cast<int>(sizes.d);
+    up.chunks = chunks(like.w1);
+    up.slices = num_slices(up.chunks);
+    up.n = static_cast<int>(sizes.inter);
+    up.limit = limit;
+    up.out = hidden;
+    up.aligned = sizes.d % 8 == 0;
+    ExpertParams down = up;
+    down.x = hidden;
+    down.x_stride = sizes.inter;
+    down.k = static_cast<int>(sizes.inter);
+    down.chunks = chunks(like.w2);
+    down.slices = num_slices(down.chunks);
+    down.n = static_cast<int>(sizes.d);
+    down.out = y;
+    down.aligned = true;
+    switch (like.w1.dtype) {
+        case DType::kFP4: return pick_experts<DType::kFP4>(stream, up, down, experts, rows_per_expert);
+        case DType::kFP8E4M3: return pick_experts<DType::kFP8E4M3>(stream, up, down, experts, rows_per_expert);
+        default: DI_CHECK_MSG(false, dtype_name(like.w1.dtype));
+    }
+}
+
+size_t padded(int64_t bytes) { return (static_cast<size_t>(bytes) + 255) / 256 * 256; }
+
+}  // namespace
+
+void swiglu(Stream& stream, const Tensor& gate, const Tensor& up, const Tensor& weight, float limit, Tensor out) {
+    launch(stream, "swiglu", swiglu_kernel, dim3(div_up(gate.numel(), 256)), dim3(256), 0, bf16_rows(gate), bf16_rows(up),
+           weight ? weight.ptr<float>() : nullptr, limit, gate.numel(), static_cast<int>(gate.dim(1)), bf16_rows(out));
+}
+
+void moe_ffn(Stream& stream, const Tensor& u, const Tensor& ids, const Tensor& weights, std::span<const ExpertWeights> experts,
+             const ExpertWeights& shared, float limit, Tensor out) {
+    const Sizes routed{u.dim(0), u.dim(1), experts.empty() ? 0 : experts[0].w1.n}, all{u.dim(0), u.dim(1), shared.w1.n};
+    const int64_t rows = u.dim(0), d = u.dim(1), k = ids.dim(1), pairs = rows * k;
+    DI_CHECK(ids.dense() && weights.dense() && weights.dtype == DType::kF32);
+    DI_CHECK(d % 32 == 0 && routed.inter % 32 == 0 && all.inter % 32 == 0 && !experts.empty());
+    DI_CHECK(shared.w1.packed != nullptr && experts[0].w1.packed != nullptr);
+    if (rows == 0) return;
+    CudaStream& s = cuda_stream(stream);
+    const ExpertPointers* table = s.expert_table(experts);
+
+    const size_t sizes[] = {padded(rows * d * 2),           padded(pairs * routed.inter * 2), padded(pairs * d * 2),
+                            padded(rows * all.inter * 2),   padded(rows * d * 2),             padded((static_cast<int64_t>(experts.size()) + 1) * 4),
+                            padded(pairs * 4),              padded(pairs * 4),                padded(pairs * 4)};
+    size_t total = 0;
+    for (size_t b : sizes) total += b;
+    auto* at = static_cast<uint8_t*>(s.scratch(total));
+    if (at == nullptr) return;
+    size_t next = 0;
+    auto take = [&]() {
+        uint8_t* p = at;
+        at += sizes[next++];
+        return p;
+    };
+    auto* quantized = reinterpret_cast<uint16_t*>(take());
+    auto* hidden = reinterpret_cast<uint16_t*>(take());
+    auto* y = reinterpret_cast<uint16_t*>(take());
+    auto* shared_hidden = reinterpret_cast<uint16_t*>(take());
+    auto* shared_y = reinterpret_cast<uint16_t*>(take());
+    Routing routing{};
+    routing.begin = reinterpret_cast<int32_t*>(take());
+    routing.slot_row = reinterpret_cast<int32_t*>(take());
+    routing.slot_weight = reinterpret_cast<float*>(take());
+    routing.pair_slot = reinterpret_cast<int32_t*>(take());
+    routing.num_rows = static_cast<int>(rows);
+
+    quant_q8(stream, u, Tensor(quantized, DType::kBF16, {rows, d}));
+    const int num_experts = static_cast<int>(experts.size());
+    launch(stream, "moe_route", route_kernel, dim3(static_cast<unsigned>(num_experts)), dim3(kRouteThreads), 0, ids.ptr<int32_t>(),
+           weights.ptr<float>(), static_cast<int>(pairs), static_cast<int>(k), num_experts, routing);
+    const double per_expert = rows <= 5 ? static_cast<double>(rows) : static_cast<double>(pairs) / num_experts;
+    feed_forward(stream, experts[0], table, num_experts, routing, routed, per_expert, limit, quantized, hidden, y);
+    Routing everyone{};
+    everyone.num_rows = static_cast<int>(rows);
+    feed_forward(stream, shared, nullptr, 1, everyone, all, static_cast<double>(rows), limit, quantized, shared_hidden, shared_y);
+    launch(stream, "moe_combine", combine_kernel, dim3(div_up(d, 256), static_cast<unsigned>(rows)), dim3(256), 0, y, routing.pair_slot,
+           shared_y, static_cast<int>(k), static_cast<int>(d), out.ptr<uint16_t>(), out.stride[0]);
+}
+
+}  // namespace deepinfer::cuda
