@@ -41,8 +41,8 @@ Run add_forward(CLI::App& root) {
     app->add_option("--input", o->forward.input, "safetensors with input_ids (prefill) or prompt_ids and tokens (decode)")->required();
     app->add_option("--output", o->forward.output, "safetensors to write")->required();
     app->add_flag("--exact", o->exact, "The twin with double accumulation between rounding points");
-    app->add_option("--force", o->forward.force, "Take expert ids, candidate blocks and top-k lists from this file (repeatable)");
-    app->add_option("--image", o->images, "Picture of a span (not in this version)");
+    app->add_option("--force", o->forward.force, "Take expert ids, candidate blocks and top-k lists from this file (repeatable)")->allow_extra_args(false);
+    app->add_option("--image", o->images, "Picture of a span (not in this version)")->allow_extra_args(false);
     app->add_option("--chunk", o->forward.chunk, "Prompt rows per step")->capture_default_str();
     add_model_options(*app, o->common);
     return [o] { return run(*o); };

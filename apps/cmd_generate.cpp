@@ -137,7 +137,7 @@ Run add_generate(CLI::App& root) {
     app->add_option("text", o->text, "The message; - or nothing reads standard input");
     app->add_option("--system", o->system, "System message before it");
     app->add_flag("--raw", o->raw, "Continue the text itself, without a conversation around it");
-    app->add_option("--image", o->images, "Picture shown with the message (not in this version)");
+    app->add_option("--image", o->images, "Picture shown with the message (not in this version)")->allow_extra_args(false);
     add_model_options(*app, o->common);
     add_engine_options(*app, o->common);
     add_sampling_options(*app, o->sampling);

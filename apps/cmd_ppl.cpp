@@ -17,6 +17,7 @@ using nlohmann::ordered_json;
 struct Options {
     CommonOptions common;
     std::string file, path = "prefill";
+    bool token_logprobs = false;
 };
 
 /// The ids of a batch line: prompt_token_ids as they are, prompt with BOS in front, messages through the recipe.
@@ -91,6 +92,7 @@ int run(Options& o) {
             out["tokens"] = logprobs->size();
             out["nll"] = nll;
             out["nll_hex"] = hex;
+            if (o.token_logprobs) out["logprobs"] = logprobs.value();
             total += nll;
             tokens += static_cast<int64_t>(logprobs->size());
         }
@@ -112,6 +114,7 @@ Run add_ppl(CLI::App& root) {
     CLI::App* app = root.add_subcommand("ppl", "Teacher-forced negative log-likelihood of each sample in a JSON Lines file");
     app->add_option("file", o->file, "Lines with prompt, prompt_token_ids or messages")->required();
     app->add_option("--path", o->path, "prefill (chunks) or decode (token by token)")->capture_default_str();
+    app->add_flag("--token-logprobs", o->token_logprobs, "Add the log-probability of every predicted token");
     add_model_options(*app, o->common);
     return [o] { return run(*o); };
 }

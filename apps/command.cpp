@@ -114,8 +114,8 @@ void add_sampling_options(CLI::App& app, SamplingOptions& o) {
     app.add_option("--seed", o.seed, "Same seed, same text (default: drawn, and reported with --json)")->check(CLI::NonNegativeNumber);
     app.add_option("--max-tokens", o.max_tokens, "Most tokens to generate (default: what the context leaves)")->check(CLI::PositiveNumber);
     app.add_option("--min-tokens", p.min_tokens, "Ban the end before this many tokens");
-    app.add_option("--stop", p.stop, "End before this text (repeatable)");
-    app.add_option("--stop-token-ids", p.stop_token_ids, "End at one of these ids");
+    app.add_option("--stop", p.stop, "End before this text (repeatable)")->allow_extra_args(false);
+    app.add_option("--stop-token-ids", p.stop_token_ids, "End at one of these ids (comma-separated or repeated)")->allow_extra_args(false)->delimiter(',');
     app.add_flag("--ignore-eos", o.ignore_eos, "Go on after the end-of-sequence token");
     app.add_option("--n", p.n, "Answers to one prompt");
     app.add_option("--logprobs", o.logprobs, "Report log-probabilities of this many likeliest tokens (with --json)");

@@ -107,6 +107,7 @@ class AnswerPrinter {
 using Run = std::function<int()>;
 Run add_generate(CLI::App& root);
 Run add_chat(CLI::App& root);
+Run add_batch(CLI::App& root);
 Run add_inspect(CLI::App& root);
 Run add_forward(CLI::App& root);
 Run add_ppl(CLI::App& root);

@@ -44,6 +44,7 @@ int main(int argc, char** argv) {
     };
     add(&cli::add_generate);
     add(&cli::add_chat);
+    add(&cli::add_batch);
     add(&cli::add_inspect);
     add(&cli::add_forward);
     add(&cli::add_ppl);

@@ -38,8 +38,8 @@ enum class Role { kSystem, kUser, kAssistant, kTool, kLatestReminder };
 struct ImageSource {
     enum class Kind { kUrl, kDataUrl };
     Kind kind = Kind::kUrl;
-    std::string url;             ///< "https://…" or "data:image/png;base64,…"
-    std::string detail = "high"; ///< low, high, original or auto
+    std::string url;              ///< "https://…" or "data:image/png;base64,…"
+    std::string detail = "high";  ///< low, high, original or auto
 };
 
 /// Text, or one image in its place among the texts.
@@ -60,7 +60,8 @@ struct ToolDefinition {
     std::optional<std::string> description;
     std::string parameters = "{}";  ///< JSON Schema shown in the prompt
     std::string definition;         ///< the client's whole function object, for profile `model`
-    std::string client_parameters;  ///< the client's own schema, for constrained decoding; may be empty
+    std::string
+        client_parameters;  ///< the client's own schema, for constrained decoding; may be empty
     std::optional<bool> strict;
     bool defer_loading = false;  ///< left out of the list until a system message brings it
 };
@@ -149,7 +150,7 @@ struct ParsingOptions {
     std::vector<std::string> stop;    ///< stop sequences; empty ones are ignored
     bool parallel_tool_calls = true;  ///< false: the answer ends with its first call
     bool compat = false;              ///< the bare state machine, without the repairs of spec 5.3
-    bool strict_arguments = true;     ///< check non-string values (held up to 64 KiB) before sending
+    bool strict_arguments = true;  ///< check non-string values (held up to 64 KiB) before sending
     /// Parameter schemas by tool name (JSON text): types of parameters whose tag lost its type.
     std::map<std::string, std::string> parameters;
 };

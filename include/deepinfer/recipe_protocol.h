@@ -64,7 +64,7 @@ struct RequestSampling {
     double frequency_penalty = 0.0;
     double repetition_penalty = 1.0;
     double min_p = 0.0;
-    int64_t top_k = 0;       ///< 0: off
+    int64_t top_k = 0;  ///< 0: off
     int64_t min_tokens = 0;
     int n = 1;
     bool ignore_eos = false;
@@ -106,11 +106,14 @@ struct ConvertResult {
 };
 
 /// Reads and checks a request body (raw bytes).
-ConvertResult convert_request(Protocol protocol, std::string_view body, const ConvertOptions& options);
+ConvertResult convert_request(Protocol protocol,
+                              std::string_view body,
+                              const ConvertOptions& options);
 
 // ------------------------------------------------------------------ answers
 
-/// One frame of a stream. Chat Completions events have no name; its closing "[DONE]" is the server's.
+/// One frame of a stream. Chat Completions events have no name; its closing "[DONE]" is the
+/// server's.
 struct StreamEvent {
     std::string name;  ///< "content_block_delta", "response.completed", …
     std::string data;  ///< one JSON object
@@ -123,8 +126,8 @@ struct ResponseContext {
     std::string system_fingerprint;
     int64_t prompt_tokens = 0;
     int64_t cached_tokens = 0;
-    int choice_idx = 0;              ///< Chat Completions with n > 1
-    std::function<int64_t()> now;    ///< for completed_at of Responses; unset: `created`
+    int choice_idx = 0;            ///< Chat Completions with n > 1
+    std::function<int64_t()> now;  ///< for completed_at of Responses; unset: `created`
 };
 
 /// Turns one answer's text into its protocol's events, and keeps the whole answer. Events and
@@ -134,8 +137,8 @@ class Responder {
     virtual ~Responder() = default;
 
     virtual std::vector<StreamEvent> start() = 0;
-    /// Text of sampled tokens (special tokens kept; EOS has no text but counts: push("", 1)). Pushed
-    /// one by one, the tokens before "</think>" are counted exactly.
+    /// Text of sampled tokens (special tokens kept; EOS has no text but counts: push("", 1)).
+    /// Pushed one by one, the tokens before "</think>" are counted exactly.
     std::vector<StreamEvent> push(std::string_view text, int64_t num_tokens);
     /// The end; only the first call counts. Call it also after finished().
     virtual std::vector<StreamEvent> finish(FinishReason reason) = 0;
@@ -168,7 +171,8 @@ std::unique_ptr<Responder> make_responder(const ConvertedRequest& request, Respo
 /// One request line of `deepinfer encode --json` -> its answer line (no newline at the end).
 ///
 ///   {"id", "op": "encode", "protocol", "body" | "body_text", "profile", "special_in_content",
-///    "compat"} -> {"id", "text", "ids", "images", ["conversation", "sampling", "parsing", "stream"]}
+///    "compat"} -> {"id", "text", "ids", "images", ["conversation", "sampling", "parsing",
+///    "stream"]}
 ///
 /// A refused line gives {"id", "error": {"status", "type", "message", "param"}}, with id null where
 /// the line is no JSON object. Unknown keys are ignored.

@@ -36,7 +36,7 @@ class Checkpoint {
 
     const std::string& dir() const;
     const ModelConfig& config() const;
-    /// Every tensor of the index, by name.
+    /// Every tensor that the config implies (ignored leftovers are not among them), backbone first.
     const std::vector<StoredTensor>& tensors() const;
     /// nullptr if the checkpoint does not hold it.
     const StoredTensor* find(const std::string& name) const;

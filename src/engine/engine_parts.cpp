@@ -132,7 +132,8 @@ Result<PoolSizes> resolve_limits(const ModelConfig& m, EngineConfig* c) {
     return sizes;
 }
 
-Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineConfig& requested) {
+Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineConfig& requested,
+                                                       const EngineHooks& hooks) {
     DI_RETURN_IF_ERROR(requested.validate());
     if (requested.model_dir.empty()) {
         return bad("model_dir is empty, expected a checkpoint directory "
@@ -189,8 +190,9 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineConfig& reque
     parts->cache = std::make_unique<CacheMemory>(std::move(cache).value());
 
     parts->blocks = make_block_space(c, sizes.value().num_blocks);
-    parts->scheduler =
-        std::make_unique<Scheduler>(scheduler_config(c, m), *parts->blocks, parts->clock);
+    SchedulerConfig scheduling = scheduler_config(c, m);
+    scheduling.force_preempt = hooks.force_preempt;
+    parts->scheduler = std::make_unique<Scheduler>(scheduling, *parts->blocks, parts->clock);
     parts->runner = std::make_unique<ModelRunner>(
         *parts->model, parts->cache->view(), static_cast<int32_t>(m.eos_token_id), parts->clock);
     parts->executor = parts->runner.get();

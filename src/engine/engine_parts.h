@@ -1,6 +1,7 @@
 // EngineParts: everything an engine is made of, loaded and sized from an EngineConfig.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -19,6 +20,11 @@
 
 namespace deepinfer {
 
+/// Doors for tests: interventions that no configuration offers.
+struct EngineHooks {
+    std::function<bool(uint64_t step, const Sequence&)> force_preempt;  ///< see SchedulerConfig
+};
+
 /// Members in order of dependence: destroyed last to first.
 struct EngineParts {
     EngineConfig config;  ///< resolved
@@ -36,7 +42,8 @@ struct EngineParts {
     std::unique_ptr<StepExecutor> threaded;  ///< with async_scheduling
     StepExecutor* executor = nullptr;        ///< runner or threaded
 
-    static Result<std::unique_ptr<EngineParts>> load(const EngineConfig& config);
+    static Result<std::unique_ptr<EngineParts>> load(const EngineConfig& config,
+                                                     const EngineHooks& hooks = {});
     std::string description() const;
 };
 

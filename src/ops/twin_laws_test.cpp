@@ -62,14 +62,30 @@ TEST(Difference, SeesNanStepsAndUnwrittenElements) {
 TEST_P(TwinLaws, MatchesTwin) {
     OpBench bench(implementation()), judge(judge_of(implementation()));
     DI_SKIP_UNLESS_AVAILABLE(bench);
-    for (int rows : {0, 1, 3, 17, 33}) {
-        const std::vector<HostTensor> got = op().run(bench, first_rows(rows)),
-                                      want = op().run(judge, first_rows(rows));
-        ASSERT_EQ(got.size(), want.size());
-        ASSERT_EQ(got.size(), op().tolerances.size());
-        for (size_t i = 0; i < got.size(); ++i) {
-            EXPECT_EQ(difference(got[i], want[i], op().tolerances[i]), "")
-                << "output " << i << ", " << rows << " rows";
+    for (const OpCase& op : cases()) {
+        for (int rows : {0, 1, 3, 17, 33}) {
+            const std::vector<HostTensor> got = op.run(bench, first_rows(rows)),
+                                          want = op.run(judge, first_rows(rows));
+            ASSERT_EQ(got.size(), want.size());
+            ASSERT_EQ(got.size(), op.tolerances.size());
+            for (size_t i = 0; i < got.size(); ++i) {
+                EXPECT_EQ(difference(got[i], want[i], op.tolerances[i]), "")
+                    << op << ", output " << i << ", " << rows << " rows";
+            }
+        }
+    }
+}
+
+void expect_rows(OpBench& bench,
+                 const OpCase& op,
+                 const std::vector<HostTensor>& all,
+                 const std::vector<int>& ids,
+                 const std::string& what) {
+    const std::vector<HostTensor> got = op.run(bench, ids);
+    for (size_t o = 0; o < got.size(); ++o) {
+        for (size_t r = 0; r < ids.size(); ++r) {
+            ASSERT_EQ(got[o].row_bytes(static_cast<int64_t>(r)), all[o].row_bytes(ids[r]))
+                << op << ", output " << o << ", row " << ids[r] << " in " << what;
         }
     }
 }
@@ -77,50 +93,47 @@ TEST_P(TwinLaws, MatchesTwin) {
 TEST_P(TwinLaws, RowIgnoresItsBatch) {
     OpBench bench(implementation());
     DI_SKIP_UNLESS_AVAILABLE(bench);
-    const std::vector<HostTensor> all = op().run(bench, first_rows(64));
-    const auto expect_rows = [&](const std::vector<int>& ids, const std::string& what) {
-        const std::vector<HostTensor> got = op().run(bench, ids);
-        for (size_t o = 0; o < got.size(); ++o) {
-            for (size_t r = 0; r < ids.size(); ++r) {
-                ASSERT_EQ(got[o].row_bytes(static_cast<int64_t>(r)), all[o].row_bytes(ids[r]))
-                    << "output " << o << ", row " << ids[r] << " in " << what;
-            }
-        }
-    };
-    for (int rows : kBatchSizes)
-        expect_rows(first_rows(rows), "a batch of " + std::to_string(rows));
     std::vector<int> reversed = first_rows(64);
     std::reverse(reversed.begin(), reversed.end());
-    expect_rows(reversed, "the reversed batch");
-    for (int row : {7, 40, 63}) expect_rows({row}, "a batch of its own");
+    for (const OpCase& op : cases()) {
+        const std::vector<HostTensor> all = op.run(bench, first_rows(64));
+        for (int rows : kBatchSizes)
+            expect_rows(bench, op, all, first_rows(rows), "a batch of " + std::to_string(rows));
+        expect_rows(bench, op, all, reversed, "the reversed batch");
+        for (int row : {7, 40, 63}) expect_rows(bench, op, all, {row}, "a batch of its own");
+    }
 }
 
 TEST_P(TwinLaws, ThreadsDoNotMatter) {
-    OpBench one(implementation(), 1);
+    OpBench one(implementation(), 1), two(implementation(), 2), three(implementation(), 3);
     DI_SKIP_UNLESS_AVAILABLE(one);
-    const std::vector<HostTensor> want = op().run(one, first_rows(17));
-    for (int threads : {2, 3}) {
-        OpBench many(implementation(), threads);
-        const std::vector<HostTensor> got = op().run(many, first_rows(17));
-        for (size_t o = 0; o < got.size(); ++o) {
-            EXPECT_EQ(difference(got[o], want[o], Tolerance::same_bits()), "")
-                << threads << " threads";
+    for (const OpCase& op : cases()) {
+        const std::vector<HostTensor> want = op.run(one, first_rows(17));
+        for (OpBench* many : {&two, &three}) {
+            const std::vector<HostTensor> got = op.run(*many, first_rows(17));
+            for (size_t o = 0; o < got.size(); ++o) {
+                EXPECT_EQ(difference(got[o], want[o], Tolerance::same_bits()), "")
+                    << op << ", " << (many == &two ? 2 : 3) << " threads";
+            }
         }
     }
 }
 
 TEST_P(TwinLaws, NanStaysInItsRow) {
-    if (!op().poison) return;  // nothing in a row of this op can be NaN
     OpBench bench(implementation());
     DI_SKIP_UNLESS_AVAILABLE(bench);
-    const std::vector<HostTensor> clean = op().run(bench, first_rows(9));
-    bench.poisoned_row = 4;
-    const std::vector<HostTensor> poisoned = op().run(bench, first_rows(9));
-    for (size_t o = 0; o < clean.size(); ++o) {
-        for (int64_t r = 0; r < 9; ++r) {
-            if (r == 4) continue;
-            EXPECT_EQ(poisoned[o].row_bytes(r), clean[o].row_bytes(r))
-                << "output " << o << ", row " << r;
+    for (const OpCase& op : cases()) {
+        if (!op.poison) continue;  // nothing in a row of this op can be NaN
+        bench.poisoned_row = -1;
+        const std::vector<HostTensor> clean = op.run(bench, first_rows(9));
+        bench.poisoned_row = 4;
+        const std::vector<HostTensor> poisoned = op.run(bench, first_rows(9));
+        for (size_t o = 0; o < clean.size(); ++o) {
+            for (int64_t r = 0; r < 9; ++r) {
+                if (r == 4) continue;
+                EXPECT_EQ(poisoned[o].row_bytes(r), clean[o].row_bytes(r))
+                    << op << ", output " << o << ", row " << r;
+            }
         }
     }
 }

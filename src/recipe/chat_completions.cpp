@@ -16,7 +16,8 @@ ContentBlock content_block(const Json& item, const std::string& path, Images ima
     const std::string type = block.required_string("type");
     if (type == "text") return {block.required_string("text"), std::nullopt};
     if (type != "image_url" && type != "file")
-        refuse(path + " has type '" + type.substr(0, 60) + "', expected text, image_url or file", path);
+        refuse(path + " has type '" + type.substr(0, 60) + "', expected text, image_url or file",
+               path);
     ContentBlock out;
     if (type == "image_url") {
         const std::optional<Fields> image = block.object("image_url");
@@ -26,10 +27,13 @@ ContentBlock content_block(const Json& item, const std::string& path, Images ima
         const std::optional<std::string> data = block.string("file_data");
         const std::optional<std::string> id = block.string("file_id");
         block.string("filename");
-        if (id || !data) refuse(path + ": file_id is not supported, pass the image as a data URL in file_data", path);
+        if (id || !data)
+            refuse(path + ": file_id is not supported, pass the image as a data URL in file_data",
+                   path);
         out.image = image_source(*data, std::nullopt, true, path);
     }
-    if (images == Images::kRefused) refuse(path + ": an image is not allowed in this message", path);
+    if (images == Images::kRefused)
+        refuse(path + ": an image is not allowed in this message", path);
     return out;
 }
 
@@ -57,7 +61,11 @@ class ChatConverter {
 
     void run() {
         read_model(body_, &c_);
-        resolve_thinking(body_.get("thinking"), body_.get("reasoning_effort"), "thinking", "reasoning_effort", &c_);
+        resolve_thinking(body_.get("thinking"),
+                         body_.get("reasoning_effort"),
+                         "thinking",
+                         "reasoning_effort",
+                         &c_);
         sampling();
         messages();
         tools();
@@ -88,8 +96,10 @@ class ChatConverter {
             c_.request.include_usage = stream_options->boolean("include_usage").value_or(false);
         }
         const char* user_key = body_.has("user") ? "user" : "user_id";
-        if (const Json* user = body_.get(user_key); user != nullptr && user->is_string()) c_.request.user = user->as_string();
-        c_.request.parsing.parallel_tool_calls = body_.boolean("parallel_tool_calls").value_or(true);
+        if (const Json* user = body_.get(user_key); user != nullptr && user->is_string())
+            c_.request.user = user->as_string();
+        c_.request.parsing.parallel_tool_calls =
+            body_.boolean("parallel_tool_calls").value_or(true);
         if (!c_.compat()) extensions(&s);
     }
 
@@ -105,7 +115,8 @@ class ChatConverter {
             for (size_t i = 0; i < ids->size(); ++i) {
                 const std::optional<int64_t> id = (*ids)[i].as_int64();
                 const std::string place = indexed("stop_token_ids", i);
-                if (!id || *id < 0) refuse(place + " is " + json_kind((*ids)[i]) + ", expected a token id", place);
+                if (!id || *id < 0)
+                    refuse(place + " is " + json_kind((*ids)[i]) + ", expected a token id", place);
                 s->stop_token_ids.push_back(*id);
             }
         }
@@ -115,7 +126,8 @@ class ChatConverter {
                 const std::optional<int64_t> id = Json::integer(member.first).as_int64();
                 if (!id || *id < 0) refuse(place + ": the key is no token id", "logit_bias");
                 const double value = member.second.is_number() ? member.second.as_double() : 1000;
-                if (!(value >= -100 && value <= 100)) refuse(place + ": expected a number in [-100, 100]", "logit_bias");
+                if (!(value >= -100 && value <= 100))
+                    refuse(place + ": expected a number in [-100, 100]", "logit_bias");
                 s->logit_bias.emplace_back(*id, value);
             }
         }
@@ -133,16 +145,20 @@ class ChatConverter {
             Message message = read_message(fields, i);
             const bool is_tool = message.role == Role::kTool;
             if (num_due > 0 && !is_tool)
-                refuse(indexed("messages", i) + ": the tool calls before it need " + std::to_string(num_due) +
+                refuse(indexed("messages", i) + ": the tool calls before it need " +
+                           std::to_string(num_due) +
                            " more tool message(s) directly after their message",
                        indexed("messages", i));
             if (is_tool) {
                 if (num_due == 0)
-                    refuse(indexed("messages", i) + " has role 'tool' but answers no preceding tool call", indexed("messages", i));
+                    refuse(indexed("messages", i) +
+                               " has role 'tool' but answers no preceding tool call",
+                           indexed("messages", i));
                 const std::string& id = *message.tool_call_id;
                 const bool known = waiting.count(id) != 0;
                 if (!known || !answered.insert(id).second)
-                    refuse(fields.path("tool_call_id") + " is '" + id.substr(0, 60) + "', expected the id of an unanswered call",
+                    refuse(fields.path("tool_call_id") + " is '" + id.substr(0, 60) +
+                               "', expected the id of an unanswered call",
                            fields.path("tool_call_id"));
                 --num_due;
             }
@@ -158,7 +174,8 @@ class ChatConverter {
             c_.conversation().messages.push_back(std::move(message));
         }
         if (num_due > 0)
-            refuse("the last tool calls need " + std::to_string(num_due) + " more tool message(s)", "messages");
+            refuse("the last tool calls need " + std::to_string(num_due) + " more tool message(s)",
+                   "messages");
     }
 
     Message read_message(const Fields& fields, size_t i) {
@@ -188,10 +205,13 @@ class ChatConverter {
         } else if (message.role == Role::kLatestReminder) {
             append_text(&message, fields.required_string("content"));
         } else {
-            if (content == nullptr) refuse(fields.path("content") + " is missing", fields.path("content"));
-            message.content = read_content(*content, fields.path("content"), pictures ? Images::kAllowed : Images::kRefused);
+            if (content == nullptr)
+                refuse(fields.path("content") + " is missing", fields.path("content"));
+            message.content = read_content(
+                *content, fields.path("content"), pictures ? Images::kAllowed : Images::kRefused);
         }
-        if (message.role == Role::kTool) message.tool_call_id = fields.required_string("tool_call_id");
+        if (message.role == Role::kTool)
+            message.tool_call_id = fields.required_string("tool_call_id");
         if (message.role == Role::kAssistant && message.open) open_at_ = i;
         return message;
     }
@@ -210,17 +230,25 @@ class ChatConverter {
                 const Fields call((*calls)[k], indexed(path, k) + ".");
                 if (c_.compat()) call.required_string("type");
                 const std::string type = call.string("type").value_or("function");
-                if (type != "function") refuse(call.path("type") + " is '" + type.substr(0, 60) + "', expected function", call.path("type"));
+                if (type != "function")
+                    refuse(
+                        call.path("type") + " is '" + type.substr(0, 60) + "', expected function",
+                        call.path("type"));
                 const std::optional<Fields> function = call.object("function");
                 if (!function) refuse(call.path("function") + " is missing", call.path("function"));
-                ToolCall out{call.required_string("id"), function->required_string("name"), function->required_string("arguments")};
+                ToolCall out{call.required_string("id"),
+                             function->required_string("name"),
+                             function->required_string("arguments")};
                 if (!ids.insert(out.id).second)
-                    refuse(call.path("id") + " is '" + out.id.substr(0, 60) + "' a second time, expected distinct ids", call.path("id"));
+                    refuse(call.path("id") + " is '" + out.id.substr(0, 60) +
+                               "' a second time, expected distinct ids",
+                           call.path("id"));
                 message->tool_calls.push_back(std::move(out));
             }
             has_calls_ = true;
         } else if (content == nullptr || content->is_null()) {
-            refuse(fields.path("content") + ": an assistant message needs content or tool_calls", fields.path("content"));
+            refuse(fields.path("content") + ": an assistant message needs content or tool_calls",
+                   fields.path("content"));
         }
     }
 
@@ -231,9 +259,12 @@ class ChatConverter {
                 const Fields entry((*list)[i], indexed("tools", i) + ".");
                 const std::string type = entry.required_string("type");
                 if (type != "function")
-                    refuse(entry.path("type") + " is '" + type.substr(0, 60) + "', expected function", entry.path("type"));
+                    refuse(
+                        entry.path("type") + " is '" + type.substr(0, 60) + "', expected function",
+                        entry.path("type"));
                 const std::optional<Fields> function = entry.object("function");
-                if (!function) refuse(entry.path("function") + " is missing", entry.path("function"));
+                if (!function)
+                    refuse(entry.path("function") + " is missing", entry.path("function"));
                 tools.push_back(read_tool(*function, "parameters", true, &c_));
                 check_tool_name(tools.back().tool.name, function->path("name"));
             }
@@ -269,13 +300,15 @@ class ChatConverter {
             require_word_json("response_format", &c_);
         } else if (type == "json_schema") {
             const std::optional<Fields> schema = format->object("json_schema");
-            if (!schema) refuse("response_format.json_schema is missing", "response_format.json_schema");
+            if (!schema)
+                refuse("response_format.json_schema is missing", "response_format.json_schema");
             read_json_schema(*schema, &c_);
         } else if (type == "regex") {
             c_.conversation().response_format = ResponseFormat::kRegex;
             c_.conversation().response_regex = format->required_string("regex");
         } else if (type != "text") {
-            refuse("response_format.type is '" + type.substr(0, 60) + "', expected text, json_object, json_schema or regex",
+            refuse("response_format.type is '" + type.substr(0, 60) +
+                       "', expected text, json_object, json_schema or regex",
                    "response_format");
         }
     }
@@ -283,10 +316,13 @@ class ChatConverter {
     void check_prefix() {
         if (!open_at_) return;
         const std::string param = indexed("messages", *open_at_) + ".prefix";
-        if (*open_at_ != last_index_) refuse(param + ": only the last message, an assistant's, can be continued", param);
-        if (has_tools_ || has_calls_) refuse(param + " cannot be used together with tools or tool calls", param);
+        if (*open_at_ != last_index_)
+            refuse(param + ": only the last message, an assistant's, can be continued", param);
+        if (has_tools_ || has_calls_)
+            refuse(param + " cannot be used together with tools or tool calls", param);
         if (c_.conversation().response_format == ResponseFormat::kJsonObject)
-            refuse(param + " cannot be used together with a response format of type json_object", param);
+            refuse(param + " cannot be used together with a response format of type json_object",
+                   param);
     }
 
     const Fields body_;
@@ -299,6 +335,8 @@ class ChatConverter {
 
 }  // namespace
 
-void convert_chat_completions(const Json& body, Conversion* c) { ChatConverter(body, c).run(); }
+void convert_chat_completions(const Json& body, Conversion* c) {
+    ChatConverter(body, c).run();
+}
 
 }  // namespace deepinfer::recipe

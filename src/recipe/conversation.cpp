@@ -14,8 +14,12 @@ Message text_message(Role role, std::string text) {
 
 }  // namespace
 
-Message Message::system(std::string text) { return text_message(Role::kSystem, std::move(text)); }
-Message Message::user(std::string text) { return text_message(Role::kUser, std::move(text)); }
+Message Message::system(std::string text) {
+    return text_message(Role::kSystem, std::move(text));
+}
+Message Message::user(std::string text) {
+    return text_message(Role::kUser, std::move(text));
+}
 Message Message::assistant(std::string text, std::optional<std::string> reasoning) {
     Message message = text_message(Role::kAssistant, std::move(text));
     message.reasoning = std::move(reasoning);
@@ -28,9 +32,14 @@ std::optional<Effort> Effort::from_word(std::string_view word) {
         int value;
         const char* name;
     };
-    static constexpr Row kRows[] = {{"none", 0, "none"},    {"minimal", 50, "low"}, {"low", 50, "low"},
-                                    {"medium", 75, "high"}, {"high", 75, "high"},   {"xhigh", 75, "xhigh"},
-                                    {"max", 100, "max"},    {"ultra", 100, "max"}};
+    static constexpr Row kRows[] = {{"none", 0, "none"},
+                                    {"minimal", 50, "low"},
+                                    {"low", 50, "low"},
+                                    {"medium", 75, "high"},
+                                    {"high", 75, "high"},
+                                    {"xhigh", 75, "xhigh"},
+                                    {"max", 100, "max"},
+                                    {"ultra", 100, "max"}};
     for (const Row& row : kRows)
         if (row.word == word) return Effort{row.value, row.name};
     return std::nullopt;
@@ -58,10 +67,12 @@ ParsingOptions parsing_options(const Conversation& conversation) {
     if (last != nullptr && last->role == Role::kAssistant && last->open && conversation.thinking) {
         bool has_text = !last->tool_calls.empty();
         for (const ContentBlock& block : last->content) has_text = has_text || !block.text.empty();
-        options.start = has_text ? ParserStart::kContentContinued : ParserStart::kReasoningContinued;
+        options.start =
+            has_text ? ParserStart::kContentContinued : ParserStart::kReasoningContinued;
     }
     // A forced call is written into the prompt only without thinking (prompt spec 3.6).
-    if (conversation.tool_choice == ToolChoice::kRequired && options.tools && !conversation.thinking)
+    if (conversation.tool_choice == ToolChoice::kRequired && options.tools &&
+        !conversation.thinking)
         options.start = ParserStart::kCalls;
     return options;
 }

@@ -22,7 +22,8 @@ class Reader {
         } else if (choice == "required") {
             c.tool_choice = ToolChoice::kRequired;
         } else if (choice != "auto") {
-            refuse("tool_choice is '" + choice.substr(0, 60) + "', expected auto, none or required", "tool_choice");
+            refuse("tool_choice is '" + choice.substr(0, 60) + "', expected auto, none or required",
+                   "tool_choice");
         }
         format(body, &c);
         return c;
@@ -31,10 +32,14 @@ class Reader {
   private:
     static Effort read_effort(const Json& value) {
         const std::optional<int64_t> number = value.as_int64();
-        if (number && *number >= 1 && *number <= 100) return Effort::from_number(static_cast<int>(*number));
+        if (number && *number >= 1 && *number <= 100)
+            return Effort::from_number(static_cast<int>(*number));
         if (value.is_string())
-            if (const auto effort = Effort::from_word(value.as_string()); effort && effort->value > 0) return *effort;
-        refuse("reasoning_effort is " + dump_python(value).substr(0, 60) + ", expected an effort word or an integer in [1, 100]",
+            if (const auto effort = Effort::from_word(value.as_string());
+                effort && effort->value > 0)
+                return *effort;
+        refuse("reasoning_effort is " + dump_python(value).substr(0, 60) +
+                   ", expected an effort word or an integer in [1, 100]",
                "reasoning_effort");
     }
 
@@ -43,7 +48,9 @@ class Reader {
         if (format == "json_object") {
             c->response_format = ResponseFormat::kJsonObject;
         } else if (format != "text") {
-            refuse("response_format is '" + format.substr(0, 60) + "', expected text or json_object", "response_format");
+            refuse(
+                "response_format is '" + format.substr(0, 60) + "', expected text or json_object",
+                "response_format");
         }
         if (const Json* schema = body.get("response_schema")) {
             c->response_format = ResponseFormat::kJsonSchema;
@@ -64,7 +71,8 @@ class Reader {
             ToolDefinition tool;
             tool.name = fields.required_string("name");
             tool.description = fields.string("description");
-            if (const Json* parameters = fields.json().find("parameters")) tool.parameters = dump_python(*parameters, numbers_);
+            if (const Json* parameters = fields.json().find("parameters"))
+                tool.parameters = dump_python(*parameters, numbers_);
             tool.strict = fields.boolean("strict");
             tool.defer_loading = fields.boolean("defer_loading").value_or(false);
             tool.definition = dump_python(fields.json(), numbers_);
@@ -91,7 +99,9 @@ class Reader {
                 one.image.emplace();
                 one.image->url = block.string("url").value_or("");
             } else {
-                refuse(block.path("type") + " is '" + type.substr(0, 60) + "', expected text or image", block.path("type"));
+                refuse(
+                    block.path("type") + " is '" + type.substr(0, 60) + "', expected text or image",
+                    block.path("type"));
             }
             out.push_back(std::move(one));
         }
@@ -101,11 +111,12 @@ class Reader {
     Message message(const Fields& fields) {
         Message m;
         const std::string role = fields.required_string("role");
-        static const std::pair<const char*, Role> kRoles[] = {{"system", Role::kSystem},
-                                                              {"user", Role::kUser},
-                                                              {"assistant", Role::kAssistant},
-                                                              {"tool", Role::kTool},
-                                                              {"latest_reminder", Role::kLatestReminder}};
+        static const std::pair<const char*, Role> kRoles[] = {
+            {"system", Role::kSystem},
+            {"user", Role::kUser},
+            {"assistant", Role::kAssistant},
+            {"tool", Role::kTool},
+            {"latest_reminder", Role::kLatestReminder}};
         bool known = false;
         for (const auto& row : kRoles) {
             if (role != row.first) continue;
@@ -113,7 +124,8 @@ class Reader {
             known = true;
         }
         if (!known)
-            refuse(fields.path("role") + " is '" + role.substr(0, 60) + "', expected system, user, assistant, tool or latest_reminder",
+            refuse(fields.path("role") + " is '" + role.substr(0, 60) +
+                       "', expected system, user, assistant, tool or latest_reminder",
                    fields.path("role"));
         m.content = content(fields);
         m.tools = tools(fields);
@@ -124,7 +136,9 @@ class Reader {
         if (const std::vector<Json>* calls = fields.array("tool_calls")) {
             for (size_t i = 0; i < calls->size(); ++i) {
                 const Fields call((*calls)[i], indexed(fields.path("tool_calls"), i) + ".");
-                m.tool_calls.push_back({call.required_string("id"), call.required_string("name"), call.required_string("arguments")});
+                m.tool_calls.push_back({call.required_string("id"),
+                                        call.required_string("name"),
+                                        call.required_string("arguments")});
             }
         }
         return m;
@@ -149,7 +163,8 @@ Json tools_json(const std::vector<ToolDefinition>& tools) {
 }
 
 Json message_json(const Message& m) {
-    static constexpr const char* kRoles[] = {"system", "user", "assistant", "tool", "latest_reminder"};
+    static constexpr const char* kRoles[] = {
+        "system", "user", "assistant", "tool", "latest_reminder"};
     Json out = Json::object({{"role", kRoles[static_cast<int>(m.role)]}});
     std::string text;
     Json images = Json::array();
@@ -158,7 +173,8 @@ Json message_json(const Message& m) {
         if (const std::optional<ImageSource>& image = m.content[i].image) {
             text += kImageToken;
             const bool is_url = image->kind == ImageSource::Kind::kUrl;
-            images.push_back(Json::object({{"kind", is_url ? "url" : "data_url"}, {"detail", image->detail}}));
+            images.push_back(
+                Json::object({{"kind", is_url ? "url" : "data_url"}, {"detail", image->detail}}));
         } else {
             text += m.content[i].text;
         }
@@ -168,7 +184,8 @@ Json message_json(const Message& m) {
     if (!m.tool_calls.empty()) {
         Json calls = Json::array();
         for (const ToolCall& call : m.tool_calls)
-            calls.push_back(Json::object({{"id", call.id}, {"name", call.name}, {"arguments", call.arguments}}));
+            calls.push_back(Json::object(
+                {{"id", call.id}, {"name", call.name}, {"arguments", call.arguments}}));
         out.set("tool_calls", std::move(calls));
     }
     if (m.open) out.set("prefix", true);
@@ -180,7 +197,9 @@ Json message_json(const Message& m) {
 
 }  // namespace
 
-Conversation read_conversation(const Fields& body, bool compat) { return Reader(compat).read(body); }
+Conversation read_conversation(const Fields& body, bool compat) {
+    return Reader(compat).read(body);
+}
 
 Json conversation_json(const Conversation& c) {
     static constexpr const char* kChoices[] = {"auto", "none", "required"};
@@ -188,11 +207,14 @@ Json conversation_json(const Conversation& c) {
     Json messages = Json::array();
     for (const Message& m : c.messages) messages.push_back(message_json(m));
     Json out = Json::object({{"messages", std::move(messages)}, {"thinking", c.thinking}});
-    if (c.thinking) out.set("reasoning_effort", c.effort.word.empty() ? Json(c.effort.value) : Json(c.effort.word));
+    if (c.thinking)
+        out.set("reasoning_effort",
+                c.effort.word.empty() ? Json(c.effort.value) : Json(c.effort.word));
     out.set("tools", tools_json(c.tools));
     out.set("tool_choice", kChoices[static_cast<int>(c.tool_choice)]);
     out.set("response_format", kFormats[static_cast<int>(c.response_format)]);
-    if (c.response_format == ResponseFormat::kJsonSchema) out.set("response_schema", Json::raw(c.response_schema));
+    if (c.response_format == ResponseFormat::kJsonSchema)
+        out.set("response_schema", Json::raw(c.response_schema));
     if (c.response_format == ResponseFormat::kRegex) out.set("response_regex", c.response_regex);
     return out;
 }

@@ -11,7 +11,8 @@ constexpr size_t kCompatBodyDepth = 128;  // what deepseek-recipe reads
 size_t depth_of(const Json& value) {
     size_t deepest = 0;
     for (const Json& item : value.items()) deepest = std::max(deepest, depth_of(item));
-    for (const Json::Member& member : value.members()) deepest = std::max(deepest, depth_of(member.second));
+    for (const Json::Member& member : value.members())
+        deepest = std::max(deepest, depth_of(member.second));
     return deepest + (value.is_array() || value.is_object() ? 1 : 0);
 }
 
@@ -29,14 +30,22 @@ ConvertResult convert_body(Protocol protocol, const Json& body, const ConvertOpt
     ConvertResult result;
     try {
         const size_t depth = options.compat ? kCompatBodyDepth : kBodyDepth;
-        if (depth_of(body) > depth) refuse("the request body is nested deeper than " + std::to_string(depth));
-        if (!options.compat && body.has_duplicate_keys()) refuse("the request body has an object with a key twice");
+        if (depth_of(body) > depth)
+            refuse("the request body is nested deeper than " + std::to_string(depth));
+        if (!options.compat && body.has_duplicate_keys())
+            refuse("the request body has an object with a key twice");
         Conversion conversion{options, {}};
         conversion.request.protocol = protocol;
         switch (protocol) {
-            case Protocol::kChatCompletions: convert_chat_completions(body, &conversion); break;
-            case Protocol::kMessages: convert_messages(body, &conversion); break;
-            case Protocol::kResponses: convert_responses(body, &conversion); break;
+            case Protocol::kChatCompletions:
+                convert_chat_completions(body, &conversion);
+                break;
+            case Protocol::kMessages:
+                convert_messages(body, &conversion);
+                break;
+            case Protocol::kResponses:
+                convert_responses(body, &conversion);
+                break;
         }
         result.request = std::move(conversion.request);
     } catch (const Refusal& refusal) {
@@ -47,7 +56,9 @@ ConvertResult convert_body(Protocol protocol, const Json& body, const ConvertOpt
     return result;
 }
 
-ConvertResult convert_request(Protocol protocol, std::string_view body, const ConvertOptions& options) {
+ConvertResult convert_request(Protocol protocol,
+                              std::string_view body,
+                              const ConvertOptions& options) {
     JsonLimits limits;
     limits.depth = options.compat ? kCompatBodyDepth : kBodyDepth;
     Result<Json> json = parse_json(body, limits);

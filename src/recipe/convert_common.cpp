@@ -39,7 +39,9 @@ Effort read_effort(const Json& value, const std::string& path, const Conversion&
         const std::optional<int64_t> number = value.as_int64();
         if (number && *number >= 1 && *number <= 100)
             return Effort::from_number(static_cast<int>(*number));
-        refuse(path + " is " + value.as_string().substr(0, 40) + ", expected an integer in [1, 100]", path);
+        refuse(
+            path + " is " + value.as_string().substr(0, 40) + ", expected an integer in [1, 100]",
+            path);
     }
     refuse(path + " is " + json_kind(value) + ", expected an effort word" +
                (c.compat() ? "" : " or an integer in [1, 100]"),
@@ -62,12 +64,15 @@ void resolve_thinking(const Json* thinking,
     }
     if (thinking == nullptr) return;
     std::string param = thinking_path;
-    if (!thinking->is_object()) refuse(param + " is " + json_kind(*thinking) + ", expected an object", param);
+    if (!thinking->is_object())
+        refuse(param + " is " + json_kind(*thinking) + ", expected an object", param);
     const Fields fields(*thinking, thinking_path + ".");
     const std::string type = fields.required_string("type");
     fields.integer_in("budget_tokens", 0, std::numeric_limits<uint32_t>::max());
     if (type != "enabled" && type != "adaptive" && type != "disabled")
-        refuse(param + ".type is '" + type.substr(0, 60) + "', expected enabled, adaptive or disabled", param);
+        refuse(
+            param + ".type is '" + type.substr(0, 60) + "', expected enabled, adaptive or disabled",
+            param);
     conversation.thinking = type != "disabled";
 }
 
@@ -78,7 +83,10 @@ void read_sampling(const Fields& body, Conversion* c) {
     c->request.stream = body.boolean("stream").value_or(false);
 }
 
-void read_max_tokens(const Fields& body, std::string_view key, bool high_is_lowered, Conversion* c) {
+void read_max_tokens(const Fields& body,
+                     std::string_view key,
+                     bool high_is_lowered,
+                     Conversion* c) {
     const bool bounded = c->compat() && !high_is_lowered;
     const int64_t high = bounded ? kMaxOutputTokens : std::numeric_limits<uint32_t>::max();
     std::optional<int64_t> value = body.integer_in(key, 1, high);
@@ -103,8 +111,10 @@ void read_stop(const Fields& body, std::string_view key, bool string_allowed, Co
                path);
     for (size_t i = 0; i < items.size(); ++i) {
         const std::string place = indexed(path, i);
-        if (!items[i].is_string()) refuse(place + " is " + json_kind(items[i]) + ", expected a string", place);
-        if (items[i].as_string().empty()) refuse(place + " is empty, expected at least one character", place);
+        if (!items[i].is_string())
+            refuse(place + " is " + json_kind(items[i]) + ", expected a string", place);
+        if (items[i].as_string().empty())
+            refuse(place + " is empty, expected at least one character", place);
         stop.push_back(items[i].as_string());
     }
 }
@@ -112,15 +122,20 @@ void read_stop(const Fields& body, std::string_view key, bool string_allowed, Co
 // ------------------------------------------------------------------ tools
 
 void check_tool_name(const std::string& name, const std::string& path) {
-    const bool ok = !name.empty() && name.size() <= 128 &&
-                    std::all_of(name.begin(), name.end(), [](char ch) {
-                        return std::isalnum(static_cast<unsigned char>(ch)) != 0 || ch == '_' || ch == '-';
-                    });
+    const bool ok =
+        !name.empty() && name.size() <= 128 && std::all_of(name.begin(), name.end(), [](char ch) {
+            return std::isalnum(static_cast<unsigned char>(ch)) != 0 || ch == '_' || ch == '-';
+        });
     if (!ok)
-        refuse(path + " is '" + name.substr(0, 140) + "', expected 1 to 128 characters of a-z A-Z 0-9 _ -", path);
+        refuse(path + " is '" + name.substr(0, 140) +
+                   "', expected 1 to 128 characters of a-z A-Z 0-9 _ -",
+               path);
 }
 
-DeclaredTool read_tool(const Fields& function, const char* schema_key, bool takes_strict, Conversion* c) {
+DeclaredTool read_tool(const Fields& function,
+                       const char* schema_key,
+                       bool takes_strict,
+                       Conversion* c) {
     DeclaredTool declared;
     declared.path = function.path("");
     if (!declared.path.empty()) declared.path.pop_back();
@@ -144,18 +159,22 @@ void apply_tools(std::vector<DeclaredTool> tools,
     Conversation& conversation = c->conversation();
     conversation.tool_choice = choice.choice;
     if (!c->compat() && tools.size() > kMaxTools)
-        refuse("tools has " + std::to_string(tools.size()) + " entries, expected at most " + std::to_string(kMaxTools), "tools");
+        refuse("tools has " + std::to_string(tools.size()) + " entries, expected at most " +
+                   std::to_string(kMaxTools),
+               "tools");
     if (choice.choice == ToolChoice::kNone && !choice.name) return;
 
     std::unordered_set<std::string> names;
     for (DeclaredTool& declared : tools) {
         ToolDefinition& tool = declared.tool;
         if (!names.insert(tool.name).second)
-            refuse("tools declares '" + tool.name + "' twice, expected distinct names", declared.path);
+            refuse("tools declares '" + tool.name + "' twice, expected distinct names",
+                   declared.path);
         if (tool.strict.value_or(false) && c->compat()) {
             const Json nothing = Json::object({{"type", "object"}});
             const Json& schema = declared.schema == nullptr ? nothing : *declared.schema;
-            tool.parameters = dump_python(strict_form(schema, true, true, declared.path), c->numbers());
+            tool.parameters =
+                dump_python(strict_form(schema, true, true, declared.path), c->numbers());
         }
         if (declared.schema == nullptr) continue;
         const Json* type = declared.schema->find("type");
@@ -171,12 +190,18 @@ void apply_tools(std::vector<DeclaredTool> tools,
         conversation.tool_choice = ToolChoice::kRequired;
     } else if (choice.name) {
         if (names.count(*choice.name) == 0)
-            refuse("no tool named '" + choice.name->substr(0, 140) + "' is declared in tools", choice_path);
-        tools.erase(std::remove_if(tools.begin(), tools.end(), [&](const DeclaredTool& d) { return d.tool.name != *choice.name; }),
-                    tools.end());
+            refuse("no tool named '" + choice.name->substr(0, 140) + "' is declared in tools",
+                   choice_path);
+        tools.erase(
+            std::remove_if(tools.begin(),
+                           tools.end(),
+                           [&](const DeclaredTool& d) { return d.tool.name != *choice.name; }),
+            tools.end());
         conversation.tool_choice = ToolChoice::kRequired;
     }
-    const auto num_strict = std::count_if(tools.begin(), tools.end(), [](const DeclaredTool& d) { return d.tool.strict.value_or(false); });
+    const auto num_strict = std::count_if(tools.begin(), tools.end(), [](const DeclaredTool& d) {
+        return d.tool.strict.value_or(false);
+    });
     if (c->compat() && num_strict != 0 && num_strict != static_cast<ptrdiff_t>(tools.size()))
         refuse("strict and other tools in one request", "tools");
     if (conversation.tool_choice == ToolChoice::kRequired) {
@@ -195,7 +220,9 @@ void apply_tools(std::vector<DeclaredTool> tools,
 void read_json_schema(const Fields& format, Conversion* c) {
     Conversation& conversation = c->conversation();
     const Json* schema = format.json().find("schema");
-    if (schema == nullptr) refuse(format.path("schema") + " is missing, expected a JSON Schema", format.path("schema"));
+    if (schema == nullptr)
+        refuse(format.path("schema") + " is missing, expected a JSON Schema",
+               format.path("schema"));
     format.string("name");
     format.string("description");
     const bool strict = format.boolean("strict").value_or(false);
@@ -207,15 +234,20 @@ void read_json_schema(const Fields& format, Conversion* c) {
 }
 
 void require_word_json(const std::string& param, Conversion* c) {
+    constexpr std::string_view kWord = "json";
+    const auto same = [](char a, char b) {
+        return std::tolower(static_cast<unsigned char>(a)) == b;
+    };
     for (const Message& message : c->conversation().messages) {
         for (const ContentBlock& block : message.content) {
-            const auto found = std::search(block.text.begin(), block.text.end(), "json", "json" + 4, [](char a, char b) {
-                return std::tolower(static_cast<unsigned char>(a)) == b;
-            });
-            if (found != block.text.end()) return;
+            const std::string& text = block.text;
+            if (std::search(text.begin(), text.end(), kWord.begin(), kWord.end(), same) !=
+                text.end())
+                return;
         }
     }
-    refuse("the messages must contain the word 'json' for a response format of type json_object", param);
+    refuse("the messages must contain the word 'json' for a response format of type json_object",
+           param);
 }
 
 // ------------------------------------------------------------------ images
@@ -223,7 +255,8 @@ void require_word_json(const std::string& param, Conversion* c) {
 bool is_base64(std::string_view text) {
     if (text.size() % 4 != 0) return false;
     size_t padding = 0;
-    while (padding < 2 && padding < text.size() && text[text.size() - 1 - padding] == '=') ++padding;
+    while (padding < 2 && padding < text.size() && text[text.size() - 1 - padding] == '=')
+        ++padding;
     text.remove_suffix(padding);
     const auto value = [](char ch) -> int {
         if (ch >= 'A' && ch <= 'Z') return ch - 'A';
@@ -241,8 +274,10 @@ bool is_base64(std::string_view text) {
 
 std::optional<std::string> read_detail(const Fields& image) {
     std::optional<std::string> detail = image.string("detail");
-    if (detail && *detail != "low" && *detail != "high" && *detail != "original" && *detail != "auto")
-        refuse(image.path("detail") + " is '" + detail->substr(0, 60) + "', expected low, high, original or auto",
+    if (detail && *detail != "low" && *detail != "high" && *detail != "original" &&
+        *detail != "auto")
+        refuse(image.path("detail") + " is '" + detail->substr(0, 60) +
+                   "', expected low, high, original or auto",
                image.path("detail"));
     return detail;
 }
@@ -273,7 +308,8 @@ ImageSource image_source(const std::string& url,
         const std::string begin = "data:image/" + std::string(type) + ";";
         if (head.rfind(begin, 0) != 0 || head.size() == url.size()) continue;
         if (head.size() < 7 || head.compare(head.size() - 7, 7, ";base64") != 0) continue;
-        if (!is_base64(std::string_view(url).substr(head.size() + 1))) refuse(path + " holds invalid base64", path);
+        if (!is_base64(std::string_view(url).substr(head.size() + 1)))
+            refuse(path + " holds invalid base64", path);
         return source;
     }
     refuse(path + " is neither " + (data_only ? "" : "an http(s) URL nor ") +
@@ -283,14 +319,18 @@ ImageSource image_source(const std::string& url,
 
 // ------------------------------------------------------------------ the end
 
-void append_text(Message* message, std::string text) { message->content.push_back({std::move(text), std::nullopt}); }
+void append_text(Message* message, std::string text) {
+    message->content.push_back({std::move(text), std::nullopt});
+}
 
 namespace {
 
 void refuse_spelled_images(const Conversation& conversation) {
     const auto check = [](const std::string& text, const char* where) {
         if (text.find(kImageToken) != std::string::npos)
-            refuse(std::string("the image placeholder is spelled in ") + where + "; it would become an image", "messages");
+            refuse(std::string("the image placeholder is spelled in ") + where +
+                       "; it would become an image",
+                   "messages");
     };
     for (const Message& message : conversation.messages) {
         for (const ContentBlock& block : message.content) check(block.text, "a message");
@@ -322,7 +362,8 @@ void complete(Conversion* c) {
     if (c->options.special_in_content_parse) refuse_spelled_images(conversation);
     if (c->compat() && conversation.response_format != ResponseFormat::kText) {
         for (const ToolDefinition& tool : conversation.tools)
-            if (tool.strict.value_or(false)) refuse("strict tools together with a response format", "tools");
+            if (tool.strict.value_or(false))
+                refuse("strict tools together with a response format", "tools");
     }
 
     c->request.must_call = conversation.tool_choice == ToolChoice::kRequired;

@@ -1,4 +1,5 @@
-// What the three converters share: model names, thinking and effort, sampling limits, images, tools.
+// What the three converters share: model names, thinking and effort, sampling limits, images,
+// tools.
 #pragma once
 
 #include <optional>
@@ -30,7 +31,11 @@ void read_model(const Fields& body, Conversion* c);
 
 /// Resolves explicit switch > effort > default. `thinking` is the {type, budget_tokens} object or
 /// null; `effort` is the effort's value or null.
-void resolve_thinking(const Json* thinking, const Json* effort, const std::string& thinking_path, const std::string& effort_path, Conversion* c);
+void resolve_thinking(const Json* thinking,
+                      const Json* effort,
+                      const std::string& thinking_path,
+                      const std::string& effort_path,
+                      Conversion* c);
 
 /// temperature, top_p, stream.
 void read_sampling(const Fields& body, Conversion* c);
@@ -45,7 +50,10 @@ struct DeclaredTool {
     const Json* schema = nullptr;
     std::string path;
 };
-DeclaredTool read_tool(const Fields& function, const char* schema_key, bool takes_strict, Conversion* c);
+DeclaredTool read_tool(const Fields& function,
+                       const char* schema_key,
+                       bool takes_strict,
+                       Conversion* c);
 /// Name rules; the index in the message is that of the list.
 void check_tool_name(const std::string& name, const std::string& path);
 
@@ -54,7 +62,10 @@ struct ToolChoiceRequest {
     std::optional<std::string> name;  ///< only this tool, required
 };
 /// Checks the tools and applies the choice: sets tools and tool_choice of the conversation.
-void apply_tools(std::vector<DeclaredTool> tools, const ToolChoiceRequest& choice, const std::string& choice_path, Conversion* c);
+void apply_tools(std::vector<DeclaredTool> tools,
+                 const ToolChoiceRequest& choice,
+                 const std::string& choice_path,
+                 Conversion* c);
 
 /// `json_schema` of a response format; `format` holds schema and strict.
 void read_json_schema(const Fields& format, Conversion* c);
@@ -62,7 +73,10 @@ void read_json_schema(const Fields& format, Conversion* c);
 void require_word_json(const std::string& param, Conversion* c);
 
 /// "https://…" or "data:image/png;base64,…"; `data_only` refuses URLs.
-ImageSource image_source(const std::string& url, const std::optional<std::string>& detail, bool data_only, const std::string& path);
+ImageSource image_source(const std::string& url,
+                         const std::optional<std::string>& detail,
+                         bool data_only,
+                         const std::string& path);
 /// low, high, original, auto; nullopt stays.
 std::optional<std::string> read_detail(const Fields& image);
 bool is_base64(std::string_view text);

@@ -1,5 +1,5 @@
-// Conversion where we differ from the reference, limits, and refusals that name their field. What is the
-// same is proven by the golden vectors.
+// Conversion where we differ from the reference, limits, and refusals that name their field. What
+// is the same is proven by the golden vectors.
 #include "recipe/convert.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,9 @@
 namespace deepinfer::recipe {
 namespace {
 
-TestJson user(const TestJson& content = "Hi") { return {{"role", "user"}, {"content", content}}; }
+TestJson user(const TestJson& content = "Hi") {
+    return {{"role", "user"}, {"content", content}};
+}
 
 TestJson chat(const TestJson& more = TestJson::object()) {
     TestJson body = {{"model", "deepseek-flash"}, {"messages", TestJson::array({user()})}};
@@ -18,7 +20,9 @@ TestJson chat(const TestJson& more = TestJson::object()) {
     return body;
 }
 
-ConvertResult convert(const TestJson& body, Protocol protocol = Protocol::kChatCompletions, bool compat = false) {
+ConvertResult convert(const TestJson& body,
+                      Protocol protocol = Protocol::kChatCompletions,
+                      bool compat = false) {
     ConvertOptions options;
     options.compat = compat;
     return convert_request(protocol, body.dump(), options);
@@ -30,7 +34,9 @@ TestJson function(const std::string& name, const TestJson& parameters = nullptr)
     return {{"type", "function"}, {"function", f}};
 }
 
-void expect_refused(const TestJson& body, const std::string& param, Protocol protocol = Protocol::kChatCompletions) {
+void expect_refused(const TestJson& body,
+                    const std::string& param,
+                    Protocol protocol = Protocol::kChatCompletions) {
     const ConvertResult result = convert(body, protocol);
     ASSERT_FALSE(result.request.has_value()) << "accepted: " << body.dump().substr(0, 300);
     EXPECT_EQ(result.error.status, 400);
@@ -50,9 +56,11 @@ TEST(Convert, RefusalsNameTheirField) {
     expect_refused(chat({{"stop", {"a", ""}}}), "stop[1]");
     expect_refused(chat({{"stop", std::vector<std::string>(17, "a")}}), "stop");
     expect_refused(chat({{"messages", TestJson::array()}}), "messages");
-    expect_refused(chat({{"messages", {user(), {{"role", "robot"}, {"content", "x"}}}}}), "messages[1].role");
+    expect_refused(chat({{"messages", {user(), {{"role", "robot"}, {"content", "x"}}}}}),
+                   "messages[1].role");
     expect_refused(chat({{"messages", {user(5)}}}), "messages[0].content");
-    expect_refused(chat({{"messages", {user({{{"type", "video_url"}}})}}}), "messages[0].content[0]");
+    expect_refused(chat({{"messages", {user({{{"type", "video_url"}}})}}}),
+                   "messages[0].content[0]");
     expect_refused(chat({{"tools", {function("a b")}}}), "tools[0].function.name");
     expect_refused(chat({{"tools", {function("a", {{"type", "string"}})}}}), "tools[0].function");
     expect_refused(chat({{"tools", {function("a"), function("a")}}}), "tools[1].function");
@@ -63,7 +71,10 @@ TEST(Convert, RefusalsNameTheirField) {
     expect_refused(chat({{"stop_token_ids", {1, -1}}}), "stop_token_ids[1]");
     expect_refused(chat({{"seed", -1}}), "seed");
     expect_refused(chat({{"thinking", "on"}}), "thinking");
-    expect_refused(TestJson{{"model", "deepseek-flash"}, {"input", "x"}, {"previous_response_id", "r"}}, "previous_response_id", Protocol::kResponses);
+    expect_refused(
+        TestJson{{"model", "deepseek-flash"}, {"input", "x"}, {"previous_response_id", "r"}},
+        "previous_response_id",
+        Protocol::kResponses);
 }
 
 TEST(Convert, UnknownModelIs404) {
@@ -75,11 +86,19 @@ TEST(Convert, UnknownModelIs404) {
     EXPECT_EQ(convert(body, Protocol::kChatCompletions, true).error.status, 400);
     ConvertOptions options;
     options.model_names = {"a", "other"};
-    EXPECT_TRUE(convert_request(Protocol::kChatCompletions, body.dump(), options).request.has_value());
+    EXPECT_TRUE(
+        convert_request(Protocol::kChatCompletions, body.dump(), options).request.has_value());
 }
 
 TEST(Convert, SamplingIsHonouredUnlessCompat) {
-    const TestJson body = chat({{"temperature", 0.3}, {"top_p", 0.5}, {"n", 3}, {"top_k", 5}, {"min_p", 0.1}, {"logit_bias", {{"7", -1.5}}}, {"seed", 9}, {"max_completion_tokens", 5}});
+    const TestJson body = chat({{"temperature", 0.3},
+                                {"top_p", 0.5},
+                                {"n", 3},
+                                {"top_k", 5},
+                                {"min_p", 0.1},
+                                {"logit_bias", {{"7", -1.5}}},
+                                {"seed", 9},
+                                {"max_completion_tokens", 5}});
     const ConvertResult ours = convert(body);
     ASSERT_TRUE(ours.request) << ours.error.message;
     const RequestSampling& s = ours.request->sampling;
@@ -103,7 +122,9 @@ TEST(Convert, SamplingIsHonouredUnlessCompat) {
 }
 
 TEST(Convert, RepeatedKeysAreRefusedUnlessCompat) {
-    const std::string body = "{\"model\":\"deepseek-flash\",\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"content\":\"b\"}]}";
+    const std::string body =
+        "{\"model\":\"deepseek-flash\",\"messages\":[{\"role\":\"user\",\"content\":\"a\","
+        "\"content\":\"b\"}]}";
     EXPECT_FALSE(convert_request(Protocol::kChatCompletions, body, {}).request.has_value());
     ConvertOptions compat;
     compat.compat = true;
@@ -121,11 +142,14 @@ TEST(Convert, LimitsHoldAtTheirEdge) {
     EXPECT_TRUE(convert(tools(128)).request.has_value());
     EXPECT_FALSE(convert(tools(129)).request.has_value());
     const auto nested = [](size_t depth) {  // the body and "x" itself count
-        return "{\"model\":\"deepseek-flash\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"x\":" + std::string(depth, '[') + std::string(depth, ']') + "}";
+        return "{\"model\":\"deepseek-flash\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
+               "\"x\":" +
+               std::string(depth, '[') + std::string(depth, ']') + "}";
     };
     EXPECT_TRUE(convert_request(Protocol::kChatCompletions, nested(63), {}).request.has_value());
     EXPECT_FALSE(convert_request(Protocol::kChatCompletions, nested(64), {}).request.has_value());
-    EXPECT_FALSE(convert_request(Protocol::kChatCompletions, nested(1'000'000), {}).request.has_value());
+    EXPECT_FALSE(
+        convert_request(Protocol::kChatCompletions, nested(1'000'000), {}).request.has_value());
 }
 
 TEST(Convert, MessagesAnyMeansRequired) {
@@ -144,7 +168,8 @@ TEST(Convert, MessagesAnyMeansRequired) {
 }
 
 TEST(Convert, RequiredWhileThinkingLeavesThePromptOpen) {
-    const ConvertResult result = convert(chat({{"tools", {function("f")}}, {"tool_choice", "required"}}));
+    const ConvertResult result =
+        convert(chat({{"tools", {function("f")}}, {"tool_choice", "required"}}));
     ASSERT_TRUE(result.request);
     EXPECT_TRUE(result.request->must_call);
     EXPECT_EQ(result.request->parsing.start, ParserStart::kReasoning);
@@ -153,17 +178,23 @@ TEST(Convert, RequiredWhileThinkingLeavesThePromptOpen) {
 }
 
 TEST(Convert, StrictSchemasAreShownAsTheClientWroteThem) {
-    TestJson tool = function("f", {{"type", "object"}, {"title", "T"}, {"properties", {{"a", {{"type", "string"}, {"minLength", 1}}}}}});
+    TestJson tool = function("f",
+                             {{"type", "object"},
+                              {"title", "T"},
+                              {"properties", {{"a", {{"type", "string"}, {"minLength", 1}}}}}});
     tool["function"]["strict"] = true;
     const TestJson body = chat({{"tools", {tool}}});
     const ConvertResult ours = convert(body);
     ASSERT_TRUE(ours.request);
     EXPECT_EQ(ours.request->conversation.tools[0].parameters,
-              "{\"type\": \"object\", \"title\": \"T\", \"properties\": {\"a\": {\"type\": \"string\", \"minLength\": 1}}}");
+              "{\"type\": \"object\", \"title\": \"T\", \"properties\": {\"a\": {\"type\": "
+              "\"string\", \"minLength\": 1}}}");
     const ConvertResult compat = convert(body, Protocol::kChatCompletions, true);
     EXPECT_EQ(compat.request->conversation.tools[0].parameters,
-              "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"string\"}}, \"additionalProperties\": false, \"required\": [\"a\"]}");
-    EXPECT_EQ(compat.request->conversation.tools[0].client_parameters, ours.request->conversation.tools[0].parameters);
+              "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"string\"}}, "
+              "\"additionalProperties\": false, \"required\": [\"a\"]}");
+    EXPECT_EQ(compat.request->conversation.tools[0].client_parameters,
+              ours.request->conversation.tools[0].parameters);
 }
 
 TEST(Convert, SpelledPlaceholdersAreRefusedOnlyWhereTheyWouldBecomeImages) {
@@ -171,15 +202,20 @@ TEST(Convert, SpelledPlaceholdersAreRefusedOnlyWhereTheyWouldBecomeImages) {
     EXPECT_TRUE(convert(body).request.has_value());
     ConvertOptions options;
     options.special_in_content_parse = true;
-    EXPECT_FALSE(convert_request(Protocol::kChatCompletions, body.dump(), options).request.has_value());
+    EXPECT_FALSE(
+        convert_request(Protocol::kChatCompletions, body.dump(), options).request.has_value());
 }
 
 TEST(Convert, ErrorBodiesHaveTheProtocolsShape) {
     ApiError error;
     error.message = "m";
     error.param = "p";
-    EXPECT_EQ(error_body(Protocol::kChatCompletions, error), "{\"error\": {\"message\": \"m\", \"type\": \"invalid_request_error\", \"param\": \"p\", \"code\": null}}");
-    EXPECT_EQ(error_body(Protocol::kMessages, error), "{\"type\": \"error\", \"error\": {\"type\": \"invalid_request_error\", \"message\": \"m\"}}");
+    EXPECT_EQ(error_body(Protocol::kChatCompletions, error),
+              "{\"error\": {\"message\": \"m\", \"type\": \"invalid_request_error\", \"param\": "
+              "\"p\", \"code\": null}}");
+    EXPECT_EQ(error_body(Protocol::kMessages, error),
+              "{\"type\": \"error\", \"error\": {\"type\": \"invalid_request_error\", \"message\": "
+              "\"m\"}}");
 }
 
 TEST(JsonLines, EveryAnswerCarriesTheId) {
@@ -190,28 +226,68 @@ TEST(JsonLines, EveryAnswerCarriesTheId) {
         EXPECT_EQ(answer["error"]["status"], 400) << line;
         EXPECT_TRUE(TestJson::parse(parse_json_line(nullptr, line)).contains("error")) << line;
     }
-    for (const char* line : {"{\"id\": {\"a\": [1]}}", "{\"id\": {\"a\": [1]}, \"protocol\": 5}", "{\"id\": {\"a\": [1]}, \"op\": \"x\"}",
-                             "{\"id\": {\"a\": [1]}, \"protocol\": \"conversation\", \"body\": []}", "{\"id\": {\"a\": [1]}, \"tokens\": [[1]]}",
-                             "{\"id\": {\"a\": [1]}, \"op\": \"respond\"}", "{\"id\": {\"a\": [1]}, \"bytes\": [\"0\"]}", "{\"id\": {\"a\": [1]}, \"chunks\": [5]}"}) {
-        EXPECT_EQ(TestJson::parse(encode_json_line(tokenizer, line))["id"].dump(), "{\"a\":[1]}") << line;
+    for (const char* line : {"{\"id\": {\"a\": [1]}}",
+                             "{\"id\": {\"a\": [1]}, \"protocol\": 5}",
+                             "{\"id\": {\"a\": [1]}, \"op\": \"x\"}",
+                             "{\"id\": {\"a\": [1]}, \"protocol\": \"conversation\", \"body\": []}",
+                             "{\"id\": {\"a\": [1]}, \"tokens\": [[1]]}",
+                             "{\"id\": {\"a\": [1]}, \"op\": \"respond\"}",
+                             "{\"id\": {\"a\": [1]}, \"bytes\": [\"0\"]}",
+                             "{\"id\": {\"a\": [1]}, \"chunks\": [5]}"}) {
+        EXPECT_EQ(TestJson::parse(encode_json_line(tokenizer, line))["id"].dump(), "{\"a\":[1]}")
+            << line;
         const TestJson answer = TestJson::parse(parse_json_line(nullptr, line));
         EXPECT_EQ(answer["id"].dump(), "{\"a\":[1]}") << line;
         EXPECT_EQ(answer["error"]["status"], 400) << line;
     }
-    const TestJson missing = TestJson::parse(encode_json_line(tokenizer, "{\"protocol\":\"conversation\",\"body\":{\"messages\":[]}}"));
+    const TestJson missing = TestJson::parse(
+        encode_json_line(tokenizer, "{\"protocol\":\"conversation\",\"body\":{\"messages\":[]}}"));
     EXPECT_TRUE(missing["id"].is_null());
     EXPECT_FALSE(missing.contains("error"));
 }
 
 TEST(SchemaFault, FindsWhatCannotBeASchema) {
-    const char* bad[] = {"{\"type\":\"bogus\"}", "{\"type\":[]}", "{\"type\":[\"string\",\"string\"]}", "{\"properties\":[]}", "{\"properties\":{\"a\":5}}", "{\"items\":[{}]}",
-                         "{\"required\":[1]}", "{\"required\":[\"a\",\"a\"]}", "{\"pattern\":\"(\"}", "{\"patternProperties\":{\"[\":{}}}", "{\"anyOf\":[]}", "{\"minLength\":-1}",
-                         "{\"minLength\":1.5}", "{\"multipleOf\":0}", "{\"maximum\":\"5\"}", "{\"$ref\":\"#/$defs/x\"}", "{\"$ref\":\"https://example.invalid/s\"}", "{\"$ref\":5}",
-                         "{\"additionalProperties\":5}", "{\"description\":5}", "5", "\"x\"", "null", "{\"$ref\":\"#nowhere\"}", "{\"not\":[]}"};
-    for (const char* text : bad) EXPECT_TRUE(schema_fault(parse_json(text).value()).has_value()) << text;
-    const char* good[] = {"true", "{}", "{\"type\":[\"string\",\"null\"]}", "{\"minLength\":1.0}", "{\"$ref\":\"#\"}", "{\"$defs\":{\"a/b\":{\"type\":\"null\"}},\"$ref\":\"#/$defs/a~1b\"}",
-                          "{\"$defs\":{\"x\":{\"$anchor\":\"n\"}},\"$ref\":\"#n\"}", "{\"pattern\":\"^\\\\d+(?=x)\\\\u00e9$\"}", "{\"unknown\":5}", "{\"enum\":[]}", "{\"items\":true}"};
-    for (const char* text : good) EXPECT_FALSE(schema_fault(parse_json(text).value()).has_value()) << text << ": " << schema_fault(parse_json(text).value()).value_or("");
+    const char* bad[] = {"{\"type\":\"bogus\"}",
+                         "{\"type\":[]}",
+                         "{\"type\":[\"string\",\"string\"]}",
+                         "{\"properties\":[]}",
+                         "{\"properties\":{\"a\":5}}",
+                         "{\"items\":[{}]}",
+                         "{\"required\":[1]}",
+                         "{\"required\":[\"a\",\"a\"]}",
+                         "{\"pattern\":\"(\"}",
+                         "{\"patternProperties\":{\"[\":{}}}",
+                         "{\"anyOf\":[]}",
+                         "{\"minLength\":-1}",
+                         "{\"minLength\":1.5}",
+                         "{\"multipleOf\":0}",
+                         "{\"maximum\":\"5\"}",
+                         "{\"$ref\":\"#/$defs/x\"}",
+                         "{\"$ref\":\"https://example.invalid/s\"}",
+                         "{\"$ref\":5}",
+                         "{\"additionalProperties\":5}",
+                         "{\"description\":5}",
+                         "5",
+                         "\"x\"",
+                         "null",
+                         "{\"$ref\":\"#nowhere\"}",
+                         "{\"not\":[]}"};
+    for (const char* text : bad)
+        EXPECT_TRUE(schema_fault(parse_json(text).value()).has_value()) << text;
+    const char* good[] = {"true",
+                          "{}",
+                          "{\"type\":[\"string\",\"null\"]}",
+                          "{\"minLength\":1.0}",
+                          "{\"$ref\":\"#\"}",
+                          "{\"$defs\":{\"a/b\":{\"type\":\"null\"}},\"$ref\":\"#/$defs/a~1b\"}",
+                          "{\"$defs\":{\"x\":{\"$anchor\":\"n\"}},\"$ref\":\"#n\"}",
+                          "{\"pattern\":\"^\\\\d+(?=x)\\\\u00e9$\"}",
+                          "{\"unknown\":5}",
+                          "{\"enum\":[]}",
+                          "{\"items\":true}"};
+    for (const char* text : good)
+        EXPECT_FALSE(schema_fault(parse_json(text).value()).has_value())
+            << text << ": " << schema_fault(parse_json(text).value()).value_or("");
 }
 
 }  // namespace

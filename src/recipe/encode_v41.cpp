@@ -95,9 +95,9 @@ class PromptWriter {
 
 /// Turns of the prompt: user and tool messages in a row are one user turn.
 struct Turn {
-    Role role = Role::kUser;             // never kTool
-    std::vector<const Message*> parts;   // one message; several in a user turn
-    bool only_tool_results = false;      // of a user turn
+    Role role = Role::kUser;            // never kTool
+    std::vector<const Message*> parts;  // one message; several in a user turn
+    bool only_tool_results = false;     // of a user turn
 };
 
 std::vector<Turn> make_turns(const std::vector<Message>& messages, bool join_reminders) {
@@ -106,7 +106,8 @@ std::vector<Turn> make_turns(const std::vector<Message>& messages, bool join_rem
         const bool in_user_turn = message.role == Role::kUser || message.role == Role::kTool;
         const Role role = in_user_turn ? Role::kUser : message.role;
         const bool same = !turns.empty() && turns.back().role == role;
-        if (same && role == Role::kLatestReminder && join_reminders) continue;  // the first one counts
+        if (same && role == Role::kLatestReminder && join_reminders)
+            continue;  // the first one counts
         if (!same || !in_user_turn) turns.push_back({role, {}, in_user_turn});
         turns.back().parts.push_back(&message);
         if (message.role == Role::kUser) turns.back().only_tool_results = false;
@@ -209,13 +210,14 @@ class Renderer {
         }
     }
 
-    /// Profile `model` counts from the last turn that asks: a user's text or a system message within
-    /// the conversation; a turn of tool results alone asks nothing.
+    /// Profile `model` counts from the last turn that asks: a user's text or a system message
+    /// within the conversation; a turn of tool results alone asks nothing.
     void find_last_user() {
         last_user_ = -1;
         for (size_t i = 0; i < turns_.size(); ++i) {
             const Turn& t = turns_[i];
-            if ((t.role == Role::kUser && !t.only_tool_results) || (t.role == Role::kSystem && i > 0))
+            if ((t.role == Role::kUser && !t.only_tool_results) ||
+                (t.role == Role::kSystem && i > 0))
                 last_user_ = static_cast<ptrdiff_t>(i);
         }
     }
@@ -230,12 +232,16 @@ class Renderer {
                 updated_tools(*t.parts.front());
                 break;
             case Role::kUser:
-            case Role::kTool: user_turn(t); break;
+            case Role::kTool:
+                user_turn(t);
+                break;
             case Role::kLatestReminder:
                 out_.special(kReminderToken);
                 content(*t.parts.front());
                 break;
-            case Role::kAssistant: assistant(i, *t.parts.front()); break;
+            case Role::kAssistant:
+                assistant(i, *t.parts.front());
+                break;
         }
         if (!api()) model_header(i);
     }
@@ -394,8 +400,9 @@ Result<std::vector<int32_t>> prompt_ids(const Tokenizer& tokenizer, const Prompt
     const auto lacks = [&](const SpecialRange& range) {
         const std::string_view token =
             std::string_view(prompt.text).substr(range.begin, range.end - range.begin);
-        const bool grounding = std::find(std::begin(kGroundingTokens), std::end(kGroundingTokens), token) !=
-                               std::end(kGroundingTokens);
+        const bool grounding =
+            std::find(std::begin(kGroundingTokens), std::end(kGroundingTokens), token) !=
+            std::end(kGroundingTokens);
         return grounding && tokenizer.id_of(token) < 0;
     };
     fitting.specials.erase(std::remove_if(fitting.specials.begin(), fitting.specials.end(), lacks),

@@ -14,7 +14,9 @@ ToolDefinition weather() {
     ToolDefinition tool;
     tool.name = "get_weather";
     tool.description = "Get weather";
-    tool.parameters = "{\"type\": \"object\", \"properties\": {\"location\": {\"type\": \"string\"}}, \"required\": [\"location\"]}";
+    tool.parameters =
+        "{\"type\": \"object\", \"properties\": {\"location\": {\"type\": \"string\"}}, "
+        "\"required\": [\"location\"]}";
     return tool;
 }
 
@@ -49,29 +51,48 @@ void expect_sum(const Conversation& c, size_t num_tokens, const std::string& sha
 TEST(EncodePrompt, WorkedExamples) {
     const Message paris = Message::user("Weather in Paris?");
     expect_sum(conversation({Message::user("Hello")}, true), 31, "07aa7538f5ad045b");
-    expect_sum(conversation({Message::system("You are helpful."), Message::user("Hello")}, false), 10, "b2c06dc0d20caa40");
+    expect_sum(conversation({Message::system("You are helpful."), Message::user("Hello")}, false),
+               10,
+               "b2c06dc0d20caa40");
     Conversation c = conversation({Message::system("Be brief."), Message::user("Hi")}, true);
     c.effort = Effort::from_number(30);
     expect_sum(c, 34, "7f591b7cc6db160f");
-    const std::vector<Message> sums = {Message::user("1+1?"), Message::assistant("2", "Add."), Message::user("2+2?")};
+    const std::vector<Message> sums = {
+        Message::user("1+1?"), Message::assistant("2", "Add."), Message::user("2+2?")};
     expect_sum(conversation(sums, true), 43, "dc3fe63accb7bd0f");
     expect_sum(conversation(sums, false), 17, "5caaca7e1002487d");
     c = conversation({paris}, true);
     c.tools = {weather()};
     expect_sum(c, 289, "c10e6b8484122600");
-    c.messages = {Message::system("Be brief."), paris,
-                  with_calls(Message::assistant("", "Need tool."),
-                             {{"a", "get_weather", "{\"location\":\"Paris\",\"days\":3,\"opts\":{\"u\":\"C\"},\"now\":true}"}}),
-                  tool_result("a", "18C")};
+    c.messages = {
+        Message::system("Be brief."),
+        paris,
+        with_calls(Message::assistant("", "Need tool."),
+                   {{"a",
+                     "get_weather",
+                     "{\"location\":\"Paris\",\"days\":3,\"opts\":{\"u\":\"C\"},\"now\":true}"}}),
+        tool_result("a", "18C")};
     expect_sum(c, 402, "6b3e5225b52a8467");
-    expect_sum(conversation({Message::user("Hi"), Message::assistant("Hello!", "Greet."), Message::system("From now on answer in French.")}, true), 44,
+    expect_sum(conversation({Message::user("Hi"),
+                             Message::assistant("Hello!", "Greet."),
+                             Message::system("From now on answer in French.")},
+                            true),
+               44,
                "1e73417a26656692");
-    expect_sum(conversation({Message::user("Hi"), Message::assistant("Hello!"), Message::system("Answer in French."), Message::user("Bye")}, true), 44,
+    expect_sum(conversation({Message::user("Hi"),
+                             Message::assistant("Hello!"),
+                             Message::system("Answer in French."),
+                             Message::user("Bye")},
+                            true),
+               44,
                "6c4d36f733fcf6c8");
     c.messages = {Message::user("Compare."),
                   with_calls(Message::assistant("Checking.", "Two calls."),
-                             {{"A", "get_weather", "{\"location\": \"Paris\"}"}, {"B", "get_weather", "{\"location\": \"Rome\"}"}}),
-                  tool_result("B", "25C"), tool_result("A", "18C"), Message::user("And which is warmer?")};
+                             {{"A", "get_weather", "{\"location\": \"Paris\"}"},
+                              {"B", "get_weather", "{\"location\": \"Rome\"}"}}),
+                  tool_result("B", "25C"),
+                  tool_result("A", "18C"),
+                  Message::user("And which is warmer?")};
     expect_sum(c, 388, "10844f91b1796b8d");
     c.messages = {Message::user("Hi"), Message::assistant("Hello!", "Greet."), paris};
     expect_sum(c, 300, "4ab778cd2168a68f");
@@ -94,9 +115,18 @@ TEST(EncodePrompt, WorkedExamples) {
     expect_sum(conversation({Message::user("Write a poem"), open}, false), 10, "5dab04c211ed6bae");
     Message reminder = Message::user("Be brief.");
     reminder.role = Role::kLatestReminder;
-    expect_sum(conversation({Message::user("x"), Message::assistant("y"), reminder}, true), 39, "c889b22ae479955a");
-    expect_sum(conversation({Message::system("A"), Message::system("B"), Message::user("C")}, false), 9, "10f2b129dbb61910");
-    c = conversation({paris, with_calls(Message::assistant(""), {{"x", "get_weather", "{\"location\": \"Paris\"}"}}), tool_result("x", "{\"temp\": 20}")}, false);
+    expect_sum(conversation({Message::user("x"), Message::assistant("y"), reminder}, true),
+               39,
+               "c889b22ae479955a");
+    expect_sum(
+        conversation({Message::system("A"), Message::system("B"), Message::user("C")}, false),
+        9,
+        "10f2b129dbb61910");
+    c = conversation(
+        {paris,
+         with_calls(Message::assistant(""), {{"x", "get_weather", "{\"location\": \"Paris\"}"}}),
+         tool_result("x", "{\"temp\": 20}")},
+        false);
     ToolDefinition bare;
     bare.name = "get_weather";
     bare.parameters = "{\"type\": \"object\"}";
@@ -115,16 +145,21 @@ TEST(EncodePrompt, ToolTextIsTheWireFormat) {
     EXPECT_EQ(sha16(text), "3c2b43c02161a7a1");
     c.tools[0].defer_loading = false;
     const PromptText full = encode_prompt(c);
-    const std::string with_schema = full.text.substr(begin, full.text.find("<｜Assistant｜>") - begin);
+    const std::string with_schema =
+        full.text.substr(begin, full.text.find("<｜Assistant｜>") - begin);
     EXPECT_EQ(sha16(with_schema), "deb1277b88494b98");
 }
 
 TEST(EncodePrompt, FlaggedRangesAreExactlyTheTemplatesTokens) {
-    const std::string every = "<｜begin▁of▁sentence｜><｜User｜></think>" + kDsml + "<｜deepseek_image｜><｜System｜>";
-    Conversation c = conversation({Message::system(every), Message::user(every),
-                                   with_calls(Message::assistant(every, every), {{"a", every, "{\"k\": " + nlohmann::json(every).dump() + "}"}}),
-                                   tool_result("a", every)},
-                                  true);
+    const std::string every =
+        "<｜begin▁of▁sentence｜><｜User｜></think>" + kDsml + "<｜deepseek_image｜><｜System｜>";
+    Conversation c =
+        conversation({Message::system(every),
+                      Message::user(every),
+                      with_calls(Message::assistant(every, every),
+                                 {{"a", every, "{\"k\": " + nlohmann::json(every).dump() + "}"}}),
+                      tool_result("a", every)},
+                     true);
     c.tools = {weather()};
     c.tools[0].description = every;
     const PromptText prompt = encode_prompt(c);
@@ -139,11 +174,13 @@ TEST(EncodePrompt, FlaggedRangesAreExactlyTheTemplatesTokens) {
         rest.erase(r.begin, r.end - r.begin);
     }
     size_t copies = 0;
-    for (size_t at = rest.find(every); at != std::string::npos; at = rest.find(every, at + 1)) ++copies;
+    for (size_t at = rest.find(every); at != std::string::npos; at = rest.find(every, at + 1))
+        ++copies;
     EXPECT_EQ(copies, 8u) << "content lost a byte to a flagged range";
     const auto ids = prompt_ids(released_tokenizer(), prompt);
     ASSERT_TRUE(ids.ok());
-    EXPECT_EQ(std::count(ids.value().begin(), ids.value().end(), 129264), 0) << "a spelled image is no image";
+    EXPECT_EQ(std::count(ids.value().begin(), ids.value().end(), 129264), 0)
+        << "a spelled image is no image";
 }
 
 /// Prompt specification, law 4: with tools, or without thinking, a turn only adds to the prompt.
@@ -164,9 +201,11 @@ TEST(EncodePrompt, PromptsAreAppendOnly) {
             const bool call = !c.tools.empty() && below(rng, 2) == 0;
             std::string generated = (c.thinking ? reasoning + "</think>" : "") + content;
             if (call)
-                generated += "\n\n<" + kDsml + " calls>\n<" + kDsml + " invoke name=\"f\">\n<" + kDsml + " parameter name=\"k\" string=\"false\">1</" + kDsml +
+                generated += "\n\n<" + kDsml + " calls>\n<" + kDsml + " invoke name=\"f\">\n<" +
+                             kDsml + " parameter name=\"k\" string=\"false\">1</" + kDsml +
                              " parameter>\n</" + kDsml + " invoke>\n</" + kDsml + " calls>";
-            Message answer = Message::assistant(content, c.thinking ? std::optional<std::string>(reasoning) : std::nullopt);
+            Message answer = Message::assistant(
+                content, c.thinking ? std::optional<std::string>(reasoning) : std::nullopt);
             if (call) answer.tool_calls = {{"id", "f", "{\"k\": 1}"}};
             c.messages.push_back(answer);
             c.messages.push_back(call ? tool_result("id", text()) : Message::user(text()));
@@ -180,13 +219,15 @@ TEST(EncodePrompt, PromptsAreAppendOnly) {
 /// Rendered, then parsed: content, reasoning and calls come back.
 TEST(EncodePrompt, ARenderedTurnParsesToItself) {
     std::mt19937 rng = test_rng();
-    const std::vector<std::string> values = {"x", "a \"q\"\n", "</think> <b>", "中文", "\\", " ", "line\nline"};
+    const std::vector<std::string> values = {
+        "x", "a \"q\"\n", "</think> <b>", "中文", "\\", " ", "line\nline"};
     for (int round = 0; round < 300; ++round) {
         Conversation c = conversation({Message::user("q")}, below(rng, 2) == 0);
         c.tools = {weather()};
         const size_t before = encode_prompt(c).text.size();
         const std::string content = below(rng, 2) == 0 ? "" : "Content.";
-        Message answer = Message::assistant(content, c.thinking ? std::optional<std::string>("Why.") : std::nullopt);
+        Message answer = Message::assistant(
+            content, c.thinking ? std::optional<std::string>("Why.") : std::nullopt);
         nlohmann::ordered_json arguments = nlohmann::ordered_json::object();
         for (uint32_t i = below(rng, 3); i > 0; --i) {
             const std::string key = "k" + std::to_string(i);
@@ -214,18 +255,21 @@ TEST(EncodePrompt, ARenderedTurnParsesToItself) {
 
 TEST(EncodePrompt, GroundingTokensOfAnAnswerStayTokens) {
     const std::string box = "<｜ref｜>cat<｜/ref｜><｜box｜>[1]<｜/box｜>";
-    const Conversation c = conversation({Message::user(box), Message::assistant(box), Message::user("q")}, false);
+    const Conversation c =
+        conversation({Message::user(box), Message::assistant(box), Message::user("q")}, false);
     const auto ids = prompt_ids(released_tokenizer(), encode_prompt(c));
     ASSERT_TRUE(ids.ok());
     for (const char* token : {"<｜ref｜>", "<｜/ref｜>", "<｜box｜>", "<｜/box｜>"}) {
         const int32_t id = released_tokenizer().id_of(token);
-        EXPECT_EQ(std::count(ids.value().begin(), ids.value().end(), id), 1) << token << " once: in the answer, not in the user's text";
+        EXPECT_EQ(std::count(ids.value().begin(), ids.value().end(), id), 1)
+            << token << " once: in the answer, not in the user's text";
     }
 }
 
 TEST(EncodePrompt, GroundingTokensThatAVocabularyLacksAreText) {
     const Tokenizer nano = ::deepinfer::testing::load_packed("tokenizer/nano_tokenizer.json.gz");
-    const Conversation c = conversation({Message::user("q"), Message::assistant("<｜ref｜>"), Message::user("q")}, false);
+    const Conversation c = conversation(
+        {Message::user("q"), Message::assistant("<｜ref｜>"), Message::user("q")}, false);
     const auto ids = prompt_ids(nano, encode_prompt(c));
     EXPECT_TRUE(ids.ok()) << ids.status().to_string();
 }

@@ -11,14 +11,22 @@ void refuse(std::string message, std::string param) {
 
 const char* json_kind(const Json& value) {
     switch (value.type()) {
-        case Json::Type::kNull: return "null";
-        case Json::Type::kBool: return "a boolean";
-        case Json::Type::kInt: return "an integer";
-        case Json::Type::kFloat: return "a number";
-        case Json::Type::kString: return "a string";
-        case Json::Type::kArray: return "an array";
-        case Json::Type::kObject: return "an object";
-        case Json::Type::kRaw: break;
+        case Json::Type::kNull:
+            return "null";
+        case Json::Type::kBool:
+            return "a boolean";
+        case Json::Type::kInt:
+            return "an integer";
+        case Json::Type::kFloat:
+            return "a number";
+        case Json::Type::kString:
+            return "a string";
+        case Json::Type::kArray:
+            return "an array";
+        case Json::Type::kObject:
+            return "an object";
+        case Json::Type::kRaw:
+            break;
     }
     return "a value";
 }
@@ -70,7 +78,10 @@ std::optional<double> Fields::number(std::string_view key) const {
     return value->as_double();
 }
 
-std::optional<double> Fields::number_in(std::string_view key, double low, double high, bool open_low) const {
+std::optional<double> Fields::number_in(std::string_view key,
+                                        double low,
+                                        double high,
+                                        bool open_low) const {
     const std::optional<double> value = number(key);
     // Single precision, as the sampler has it: 2.0000001 is 2.
     const double rounded = static_cast<double>(static_cast<float>(value.value_or(0)));
@@ -87,8 +98,9 @@ std::optional<int64_t> Fields::integer_in(std::string_view key, int64_t low, int
     if (!value->is_int()) wrong_type(path(key), *value, "an integer (no fraction, no exponent)");
     const std::optional<int64_t> number = value->as_int64();
     if (!number || *number < low || *number > high)
-        refuse(path(key) + " is " + value->as_string().substr(0, 40) + ", expected an integer in [" +
-                   std::to_string(low) + ", " + std::to_string(high) + "]",
+        refuse(path(key) + " is " + value->as_string().substr(0, 40) +
+                   ", expected an integer in [" + std::to_string(low) + ", " +
+                   std::to_string(high) + "]",
                path(key));
     return number;
 }

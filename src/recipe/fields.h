@@ -1,8 +1,8 @@
 // Reading request bodies: typed fields, and refusals that name the field.
 //
-// Inside this folder a refusal is an exception; convert_request() and the JSON Lines doors catch it,
-// so none leaves the library. The rules are those of prompt spec 7.7: a known field must have its
-// type, null in an optional field means absent, unknown fields are ignored.
+// Inside this folder a refusal is an exception; convert_request() and the JSON Lines doors catch
+// it, so none leaves the library. The rules are those of prompt spec 7.7: a known field must have
+// its type, null in an optional field means absent, unknown fields are ignored.
 #pragma once
 
 #include <optional>
@@ -49,7 +49,10 @@ class Fields {
     std::optional<bool> boolean(std::string_view key) const;
     std::optional<double> number(std::string_view key) const;
     /// A number within [low, high]; `open_low` excludes low itself.
-    std::optional<double> number_in(std::string_view key, double low, double high, bool open_low = false) const;
+    std::optional<double> number_in(std::string_view key,
+                                    double low,
+                                    double high,
+                                    bool open_low = false) const;
     /// An integer within [low, high], written without fraction and exponent.
     std::optional<int64_t> integer_in(std::string_view key, int64_t low, int64_t high) const;
     /// An array, refused if it is something else.

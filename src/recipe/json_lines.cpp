@@ -10,7 +10,8 @@ namespace {
 constexpr size_t kLineDepth = 160;  // a body inside a line, and what its own limit refuses
 
 Json error_json(const ApiError& error) {
-    Json inner = Json::object({{"status", error.status}, {"type", error.type}, {"message", error.message}});
+    Json inner =
+        Json::object({{"status", error.status}, {"type", error.type}, {"message", error.message}});
     if (!error.param.empty()) inner.set("param", error.param);
     if (!error.code.empty()) inner.set("code", error.code);
     return inner;
@@ -38,9 +39,17 @@ std::string answer_line(std::string_view text, Answer answer) {
         JsonLimits limits;
         limits.depth = kLineDepth;
         const Result<Json> line = parse_json(text, limits);
-        if (!line.ok()) return refused(Json(), api_error(400, "invalid_request_error", "the line is no JSON: " + line.status().message()));
+        if (!line.ok())
+            return refused(Json(),
+                           api_error(400,
+                                     "invalid_request_error",
+                                     "the line is no JSON: " + line.status().message()));
         if (!line.value().is_object())
-            return refused(Json(), api_error(400, "invalid_request_error", std::string("the line is ") + json_kind(line.value()) + ", expected an object"));
+            return refused(Json(),
+                           api_error(400,
+                                     "invalid_request_error",
+                                     std::string("the line is ") + json_kind(line.value()) +
+                                         ", expected an object"));
         if (const Json* given = line.value().find("id")) id = *given;
         Json out = Json::object({{"id", id}});
         answer(line.value(), &out);
@@ -54,30 +63,43 @@ std::string answer_line(std::string_view text, Answer answer) {
 
 const char* start_name(ParserStart start) {
     switch (start) {
-        case ParserStart::kReasoning: return "reasoning";
-        case ParserStart::kReasoningContinued: return "reasoning_continued";
-        case ParserStart::kContentContinued: return "content_continued";
-        case ParserStart::kCalls: return "calls";
-        case ParserStart::kContent: break;
+        case ParserStart::kReasoning:
+            return "reasoning";
+        case ParserStart::kReasoningContinued:
+            return "reasoning_continued";
+        case ParserStart::kContentContinued:
+            return "content_continued";
+        case ParserStart::kCalls:
+            return "calls";
+        case ParserStart::kContent:
+            break;
     }
     return "content";
 }
 
 ParserStart read_start(const Fields& line) {
     const std::string name = line.string("start").value_or("content");
-    for (const ParserStart start : {ParserStart::kContent, ParserStart::kReasoning, ParserStart::kReasoningContinued,
-                                    ParserStart::kContentContinued, ParserStart::kCalls})
+    for (const ParserStart start : {ParserStart::kContent,
+                                    ParserStart::kReasoning,
+                                    ParserStart::kReasoningContinued,
+                                    ParserStart::kContentContinued,
+                                    ParserStart::kCalls})
         if (name == start_name(start)) return start;
-    refuse("start is '" + name.substr(0, 60) + "', expected content, reasoning, reasoning_continued, content_continued or calls", "start");
+    refuse("start is '" + name.substr(0, 60) +
+               "', expected content, reasoning, reasoning_continued, content_continued or calls",
+           "start");
 }
 
 FinishReason read_finish(const Fields& line) {
     const Json* value = line.json().find("finish");
     if (value == nullptr) return FinishReason::kStop;
     if (value->is_null()) return FinishReason::kEndOfStream;
-    for (const FinishReason reason : {FinishReason::kStop, FinishReason::kLength, FinishReason::kContentFilter})
+    for (const FinishReason reason :
+         {FinishReason::kStop, FinishReason::kLength, FinishReason::kContentFilter})
         if (value->is_string() && value->as_string() == finish_reason_name(reason)) return reason;
-    refuse("finish is " + dump_python(*value).substr(0, 60) + ", expected stop, length, content_filter or null", "finish");
+    refuse("finish is " + dump_python(*value).substr(0, 60) +
+               ", expected stop, length, content_filter or null",
+           "finish");
 }
 
 // ------------------------------------------------------------------ encode
@@ -114,7 +136,8 @@ Json sampling_json(const ConvertedRequest& request) {
 Json parsing_json(const ParsingOptions& parsing) {
     Json stop = Json::array();
     for (const std::string& text : parsing.stop) stop.push_back(text);
-    Json out = Json::object({{"start", start_name(parsing.start)}, {"tools", parsing.tools}, {"json", parsing.json}});
+    Json out = Json::object(
+        {{"start", start_name(parsing.start)}, {"tools", parsing.tools}, {"json", parsing.json}});
     out.set("stop", std::move(stop));
     return out;
 }
@@ -122,14 +145,18 @@ Json parsing_json(const ParsingOptions& parsing) {
 ConvertedRequest converted(const Fields& line, const ConvertOptions& options) {
     const std::string name = line.required_string("protocol");
     const std::optional<Protocol> protocol = protocol_from_name(name);
-    if (!protocol) refuse("protocol is '" + name.substr(0, 60) + "', expected chat_completions, messages, responses or conversation", "protocol");
+    if (!protocol)
+        refuse("protocol is '" + name.substr(0, 60) +
+                   "', expected chat_completions, messages, responses or conversation",
+               "protocol");
     ConvertResult result;
     if (const auto text = line.string("body_text")) {
         result = convert_request(*protocol, *text, options);
     } else {
         const Json* body = line.json().find("body");
         if (body == nullptr) refuse("body is missing", "body");
-        if (!options.compat && line.json().has_duplicate_keys()) refuse("the line has an object with a key twice");
+        if (!options.compat && line.json().has_duplicate_keys())
+            refuse("the line has an object with a key twice");
         result = convert_body(*protocol, *body, options);
     }
     if (!result.request) throw Refusal(std::move(result.error));
@@ -143,11 +170,13 @@ void encode(const Tokenizer& tokenizer, const Json& json, Json* out) {
     EncodeOptions encode_options;
     encode_options.compat = line.boolean("compat").value_or(false);
     const std::string profile = line.string("profile").value_or("api");
-    if (profile != "api" && profile != "model") refuse("profile is '" + profile.substr(0, 60) + "', expected api or model", "profile");
+    if (profile != "api" && profile != "model")
+        refuse("profile is '" + profile.substr(0, 60) + "', expected api or model", "profile");
     if (profile == "model") encode_options.profile = Profile::kModel;
     const std::string special = line.string("special_in_content").value_or("plain");
     if (special != "plain" && special != "parse")
-        refuse("special_in_content is '" + special.substr(0, 60) + "', expected plain or parse", "special_in_content");
+        refuse("special_in_content is '" + special.substr(0, 60) + "', expected plain or parse",
+               "special_in_content");
 
     ConvertOptions options;
     options.compat = encode_options.compat;
@@ -159,7 +188,8 @@ void encode(const Tokenizer& tokenizer, const Json& json, Json* out) {
         Json parsed;
         if (const auto text = line.string("body_text")) {
             Result<Json> result = parse_json(*text);
-            if (!result.ok()) refuse("the body is no JSON: " + result.status().message(), "body_text");
+            if (!result.ok())
+                refuse("the body is no JSON: " + result.status().message(), "body_text");
             parsed = std::move(result).value();
             body = &parsed;
         }
@@ -176,7 +206,8 @@ void encode(const Tokenizer& tokenizer, const Json& json, Json* out) {
         ids = tokenizer.encode(prompt.text, SpecialTokens::kParse);
     } else {
         Result<std::vector<int32_t>> result = prompt_ids(tokenizer, prompt);
-        if (!result.ok()) refuse("the tokenizer does not fit the prompt format: " + result.status().message());
+        if (!result.ok())
+            refuse("the tokenizer does not fit the prompt format: " + result.status().message());
         ids = std::move(result).value();
     }
     out->set("text", prompt.text);
@@ -201,7 +232,8 @@ std::string unhex(const Json& value, const std::string& place) {
         if (c >= 'A' && c <= 'F') return c - 'A' + 10;
         return -1;
     };
-    if (!value.is_string() || value.as_string().size() % 2 != 0) refuse(place + " is no hex string", place);
+    if (!value.is_string() || value.as_string().size() % 2 != 0)
+        refuse(place + " is no hex string", place);
     const std::string& text = value.as_string();
     std::string out;
     for (size_t i = 0; i < text.size(); i += 2) {
@@ -219,13 +251,18 @@ const Tokenizer& need(const Tokenizer* tokenizer) {
 }
 
 /// Bytes of the tokens' texts, one entry per token.
-std::vector<std::string> token_texts(const Tokenizer& tokenizer, const Json& list, const std::string& place) {
-    if (!list.is_array()) refuse(place + " is " + json_kind(list) + ", expected a list of token ids", place);
+std::vector<std::string> token_texts(const Tokenizer& tokenizer,
+                                     const Json& list,
+                                     const std::string& place) {
+    if (!list.is_array())
+        refuse(place + " is " + json_kind(list) + ", expected a list of token ids", place);
     std::vector<std::string> out;
     for (const Json& item : list.items()) {
         const std::optional<int64_t> id = item.as_int64();
         if (!id || *id < 0 || *id > INT32_MAX || !tokenizer.contains(static_cast<int32_t>(*id)))
-            refuse(place + " holds " + dump_python(item).substr(0, 40) + ", expected ids below " + std::to_string(tokenizer.vocab_size()), place);
+            refuse(place + " holds " + dump_python(item).substr(0, 40) + ", expected ids below " +
+                       std::to_string(tokenizer.vocab_size()),
+                   place);
         out.emplace_back(tokenizer.token_bytes(static_cast<int32_t>(*id)));
     }
     return out;
@@ -243,7 +280,8 @@ class CompatDecoder {
         Utf8Stream decoder;
         decoder.push(waiting_, &text);
         decoder.finish(&text);
-        const bool broken = text.size() >= 3 && text.compare(text.size() - 3, 3, "\xEF\xBF\xBD") == 0;
+        const bool broken =
+            text.size() >= 3 && text.compare(text.size() - 3, 3, "\xEF\xBF\xBD") == 0;
         if (broken) return {};
         waiting_.clear();
         return text;
@@ -260,18 +298,22 @@ std::vector<std::string> read_pieces(const Fields& line, const Tokenizer* tokeni
     if (const std::vector<Json>* chunks = line.array("chunks")) {
         for (size_t i = 0; i < chunks->size(); ++i) {
             const std::string place = indexed("chunks", i);
-            if (!(*chunks)[i].is_string()) refuse(place + " is " + json_kind((*chunks)[i]) + ", expected a string", place);
+            if (!(*chunks)[i].is_string())
+                refuse(place + " is " + json_kind((*chunks)[i]) + ", expected a string", place);
             pieces.push_back((*chunks)[i].as_string());
         }
     } else if (const std::vector<Json>* tokens = line.array("tokens")) {
         CompatDecoder decoder(compat);
         for (size_t i = 0; i < tokens->size(); ++i) {
             std::string piece;
-            for (const std::string& text : token_texts(need(tokenizer), (*tokens)[i], indexed("tokens", i))) piece += decoder.push(text);
+            for (const std::string& text :
+                 token_texts(need(tokenizer), (*tokens)[i], indexed("tokens", i)))
+                piece += decoder.push(text);
             pieces.push_back(std::move(piece));
         }
     } else if (const std::vector<Json>* bytes = line.array("bytes")) {
-        for (size_t i = 0; i < bytes->size(); ++i) pieces.push_back(unhex((*bytes)[i], indexed("bytes", i)));
+        for (size_t i = 0; i < bytes->size(); ++i)
+            pieces.push_back(unhex((*bytes)[i], indexed("bytes", i)));
     } else {
         refuse("one of chunks, tokens and bytes is needed", "chunks");
     }
@@ -280,10 +322,14 @@ std::vector<std::string> read_pieces(const Fields& line, const Tokenizer* tokeni
 
 Json delta_json(const Delta& d) {
     switch (d.kind) {
-        case Delta::Kind::kReasoning: return Json::array({"reasoning", d.text});
-        case Delta::Kind::kContent: return Json::array({"content", d.text});
-        case Delta::Kind::kCall: return Json::array({"call", d.call_idx, d.text});
-        case Delta::Kind::kArguments: break;
+        case Delta::Kind::kReasoning:
+            return Json::array({"reasoning", d.text});
+        case Delta::Kind::kContent:
+            return Json::array({"content", d.text});
+        case Delta::Kind::kCall:
+            return Json::array({"call", d.call_idx, d.text});
+        case Delta::Kind::kArguments:
+            break;
     }
     return Json::array({"arguments", d.call_idx, d.text});
 }
@@ -296,7 +342,8 @@ Json deltas_json(const std::vector<Delta>& deltas) {
 
 void append_merged(const std::vector<Delta>& deltas, std::vector<Delta>* events) {
     for (const Delta& d : deltas) {
-        const bool joins = !events->empty() && d.kind != Delta::Kind::kCall && events->back().kind == d.kind && events->back().call_idx == d.call_idx;
+        const bool joins = !events->empty() && d.kind != Delta::Kind::kCall &&
+                           events->back().kind == d.kind && events->back().call_idx == d.call_idx;
         if (joins) {
             events->back().text += d.text;
         } else {
@@ -315,12 +362,14 @@ void parse(const Tokenizer* tokenizer, const Fields& line, Json* out) {
     options.strict_arguments = line.boolean("strict_arguments").value_or(true);
     if (const std::vector<Json>* stop = line.array("stop")) {
         for (const Json& text : *stop) {
-            if (!text.is_string()) refuse(std::string("stop holds ") + json_kind(text) + ", expected strings", "stop");
+            if (!text.is_string())
+                refuse(std::string("stop holds ") + json_kind(text) + ", expected strings", "stop");
             options.stop.push_back(text.as_string());
         }
     }
     if (const std::optional<Fields> parameters = line.object("parameters"))
-        for (const Json::Member& member : parameters->json().members()) options.parameters[member.first] = dump_python(member.second);
+        for (const Json::Member& member : parameters->json().members())
+            options.parameters[member.first] = dump_python(member.second);
     const FinishReason finish = read_finish(line);
     const bool compat = options.compat;
 
@@ -351,7 +400,8 @@ void parse(const Tokenizer* tokenizer, const Fields& line, Json* out) {
     for (const Delta& d : events) {
         if (d.kind == Delta::Kind::kReasoning) reasoning += d.text;
         if (d.kind == Delta::Kind::kContent) content += d.text;
-        if (d.kind == Delta::Kind::kCall) calls.push_back(Json::object({{"name", d.text}, {"arguments", ""}}));
+        if (d.kind == Delta::Kind::kCall)
+            calls.push_back(Json::object({{"name", d.text}, {"arguments", ""}}));
         if (d.kind == Delta::Kind::kArguments) {
             Json& call = calls.items().back();
             call.set("arguments", call.find("arguments")->as_string() + d.text);
@@ -376,7 +426,8 @@ void respond(const Tokenizer& tokenizer, const Fields& line, Json* out) {
     context.system_fingerprint = line.string("system_fingerprint").value_or("");
     if (const std::optional<Fields> usage = line.object("usage")) {
         context.prompt_tokens = usage->integer_in("prompt_tokens", 0, INT64_MAX).value_or(0);
-        context.cached_tokens = usage->integer_in("cached_tokens", 0, context.prompt_tokens).value_or(0);
+        context.cached_tokens =
+            usage->integer_in("cached_tokens", 0, context.prompt_tokens).value_or(0);
     }
     const std::vector<Json>* tokens = line.array("tokens");
     if (tokens == nullptr) refuse("tokens is missing, expected lists of token ids", "tokens");
@@ -389,7 +440,8 @@ void respond(const Tokenizer& tokenizer, const Fields& line, Json* out) {
     };
     CompatDecoder decoder(options.compat);
     for (size_t i = 0; i < tokens->size() && !responder->finished(); ++i)
-        for (const std::string& text : token_texts(tokenizer, (*tokens)[i], indexed("tokens", i))) append(responder->push(decoder.push(text), 1));
+        for (const std::string& text : token_texts(tokenizer, (*tokens)[i], indexed("tokens", i)))
+            append(responder->push(decoder.push(text), 1));
     append(responder->finish(finish));
 
     Json list = Json::array();

@@ -109,7 +109,8 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
                 if (members[i].first == frame.key) at = i;
         } else {
             if (frame.index.empty())
-                for (size_t i = 0; i < members.size(); ++i) frame.index.emplace(members[i].first, i);
+                for (size_t i = 0; i < members.size(); ++i)
+                    frame.index.emplace(members[i].first, i);
             at = frame.index.emplace(frame.key, members.size()).first->second;
         }
         if (at < members.size()) {
@@ -220,13 +221,27 @@ void json_escape(std::string_view text, std::string* out) {
         out->append(text, done, i - done);
         done = i + 1;
         switch (c) {
-            case '"': out->append("\\\""); break;
-            case '\\': out->append("\\\\"); break;
-            case '\n': out->append("\\n"); break;
-            case '\r': out->append("\\r"); break;
-            case '\t': out->append("\\t"); break;
-            case '\b': out->append("\\b"); break;
-            case '\f': out->append("\\f"); break;
+            case '"':
+                out->append("\\\"");
+                break;
+            case '\\':
+                out->append("\\\\");
+                break;
+            case '\n':
+                out->append("\\n");
+                break;
+            case '\r':
+                out->append("\\r");
+                break;
+            case '\t':
+                out->append("\\t");
+                break;
+            case '\b':
+                out->append("\\b");
+                break;
+            case '\f':
+                out->append("\\f");
+                break;
             default:
                 out->append("\\u00");
                 out->push_back(kHex[c >> 4]);
@@ -246,7 +261,8 @@ std::string json_quote(std::string_view text) {
 std::string python_float(double value) {
     if (!std::isfinite(value)) return "null";  // JSON has no other way; the parser lets none in
     char buffer[40];
-    const auto result = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific);
+    const auto result =
+        std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific);
     std::string_view text(buffer, static_cast<size_t>(result.ptr - buffer));  // "-d.ddde±XX"
     std::string out;
     if (text.front() == '-') {
@@ -297,11 +313,21 @@ void dump_integer(const Json& value, JsonNumbers numbers, std::string* out) {
 
 void dump_python(const Json& value, JsonNumbers numbers, std::string* out) {
     switch (value.type()) {
-        case Json::Type::kNull: out->append("null"); break;
-        case Json::Type::kBool: out->append(value.as_bool() ? "true" : "false"); break;
-        case Json::Type::kInt: dump_integer(value, numbers, out); break;
-        case Json::Type::kFloat: out->append(python_float(value.as_double())); break;
-        case Json::Type::kRaw: out->append(value.as_string()); break;
+        case Json::Type::kNull:
+            out->append("null");
+            break;
+        case Json::Type::kBool:
+            out->append(value.as_bool() ? "true" : "false");
+            break;
+        case Json::Type::kInt:
+            dump_integer(value, numbers, out);
+            break;
+        case Json::Type::kFloat:
+            out->append(python_float(value.as_double()));
+            break;
+        case Json::Type::kRaw:
+            out->append(value.as_string());
+            break;
         case Json::Type::kString:
             out->push_back('"');
             json_escape(value.as_string(), out);

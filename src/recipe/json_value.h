@@ -2,8 +2,9 @@
 //
 // The parser behind it is nlohmann's (SAX); this type exists because a prompt shows a client's JSON
 // again (tool schemas, arguments), so 1.0 must stay a float, 12345678901234567890123 must keep its
-// digits, and the caller decides what a repeated key means. Strict: no NaN, no comments, valid UTF-8,
-// no lone surrogates, no raw control characters in strings, numbers within the range of a double.
+// digits, and the caller decides what a repeated key means. Strict: no NaN, no comments, valid
+// UTF-8, no lone surrogates, no raw control characters in strings, numbers within the range of a
+// double.
 #pragma once
 
 #include <cstddef>
@@ -25,14 +26,14 @@ class Json {
     using Member = std::pair<std::string, Json>;
 
     Json() = default;
-    Json(bool value) : type_(Type::kBool), bool_(value) {}                     // NOLINT
-    Json(int value) : Json(static_cast<int64_t>(value)) {}                     // NOLINT
-    Json(int64_t value) : type_(Type::kInt), text_(std::to_string(value)) {}   // NOLINT
-    Json(uint64_t value) : type_(Type::kInt), text_(std::to_string(value)) {}  // NOLINT
-    Json(double value) : type_(Type::kFloat), double_(value) {}                // NOLINT
-    Json(std::string value) : type_(Type::kString), text_(std::move(value)) {} // NOLINT
-    Json(std::string_view value) : Json(std::string(value)) {}                 // NOLINT
-    Json(const char* value) : Json(std::string(value)) {}                      // NOLINT
+    Json(bool value) : type_(Type::kBool), bool_(value) {}                      // NOLINT
+    Json(int value) : Json(static_cast<int64_t>(value)) {}                      // NOLINT
+    Json(int64_t value) : type_(Type::kInt), text_(std::to_string(value)) {}    // NOLINT
+    Json(uint64_t value) : type_(Type::kInt), text_(std::to_string(value)) {}   // NOLINT
+    Json(double value) : type_(Type::kFloat), double_(value) {}                 // NOLINT
+    Json(std::string value) : type_(Type::kString), text_(std::move(value)) {}  // NOLINT
+    Json(std::string_view value) : Json(std::string(value)) {}                  // NOLINT
+    Json(const char* value) : Json(std::string(value)) {}                       // NOLINT
 
     static Json object() { return of(Type::kObject); }
     static Json object(std::vector<Member> members);

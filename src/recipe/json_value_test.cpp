@@ -9,21 +9,23 @@ namespace {
 
 std::string round_trip(const std::string& text, JsonNumbers numbers = JsonNumbers::kPython) {
     const Result<Json> parsed = parse_json(text);
-    return parsed.ok() ? dump_python(parsed.value(), numbers) : "refused: " + parsed.status().message();
+    return parsed.ok() ? dump_python(parsed.value(), numbers)
+                       : "refused: " + parsed.status().message();
 }
 
 TEST(JsonValue, WritesAsPythonDoes) {
-    const char* rows[][2] = {{"{\"z\":1,\"a\":[ ],\"b\":{}}", "{\"z\": 1, \"a\": [], \"b\": {}}"},
-                             {"[true,false,null]", "[true, false, null]"},
-                             {"\"\\u00e9\\/\\u2028\\u007f\"", "\"é/\xE2\x80\xA8\x7F\""},
-                             {"\"\\u0000\\u001f\\b\\f\\n\\r\\t\\\\\\\"\"", "\"\\u0000\\u001f\\b\\f\\n\\r\\t\\\\\\\"\""},
-                             {"\"\\ud83d\\ude42\"", "\"🙂\""},
-                             {"{\"a\":1,\"b\":2,\"a\":3}", "{\"a\": 3, \"b\": 2}"},
-                             {"100000000000000000000", "100000000000000000000"},
-                             {"-9223372036854775809", "-9223372036854775809"},
-                             {"-0", "0"},
-                             {"1E+2", "100.0"},
-                             {"123456789.123456789", "123456789.12345679"}};
+    const char* rows[][2] = {
+        {"{\"z\":1,\"a\":[ ],\"b\":{}}", "{\"z\": 1, \"a\": [], \"b\": {}}"},
+        {"[true,false,null]", "[true, false, null]"},
+        {"\"\\u00e9\\/\\u2028\\u007f\"", "\"é/\xE2\x80\xA8\x7F\""},
+        {"\"\\u0000\\u001f\\b\\f\\n\\r\\t\\\\\\\"\"", "\"\\u0000\\u001f\\b\\f\\n\\r\\t\\\\\\\"\""},
+        {"\"\\ud83d\\ude42\"", "\"🙂\""},
+        {"{\"a\":1,\"b\":2,\"a\":3}", "{\"a\": 3, \"b\": 2}"},
+        {"100000000000000000000", "100000000000000000000"},
+        {"-9223372036854775809", "-9223372036854775809"},
+        {"-0", "0"},
+        {"1E+2", "100.0"},
+        {"123456789.123456789", "123456789.12345679"}};
     for (const auto& row : rows) EXPECT_EQ(round_trip(row[0]), row[1]);
 }
 
@@ -37,15 +39,49 @@ TEST(JsonValue, CompatTurnsLargeIntegersIntoFloats) {
 
 TEST(JsonValue, FloatsAreShortest) {
     const std::pair<double, const char*> rows[] = {
-        {1.0, "1.0"},        {-0.0, "-0.0"},      {0.1, "0.1"},       {1e-4, "0.0001"},          {1e-5, "1e-05"},
-        {1.5e-7, "1.5e-07"}, {1e15, "1000000000000000.0"}, {1e16, "1e+16"}, {9999999999999998.0, "9999999999999998.0"}, {1e5, "100000.0"},
-        {5e-324, "5e-324"},  {1.7976931348623157e308, "1.7976931348623157e+308"}, {1e100, "1e+100"}, {123.456, "123.456"}};
+        {1.0, "1.0"},
+        {-0.0, "-0.0"},
+        {0.1, "0.1"},
+        {1e-4, "0.0001"},
+        {1e-5, "1e-05"},
+        {1.5e-7, "1.5e-07"},
+        {1e15, "1000000000000000.0"},
+        {1e16, "1e+16"},
+        {9999999999999998.0, "9999999999999998.0"},
+        {1e5, "100000.0"},
+        {5e-324, "5e-324"},
+        {1.7976931348623157e308, "1.7976931348623157e+308"},
+        {1e100, "1e+100"},
+        {123.456, "123.456"}};
     for (const auto& row : rows) EXPECT_EQ(python_float(row.first), row.second);
 }
 
 TEST(JsonValue, RefusesWhatIsNoJson) {
-    for (const char* text : {"", "{", "[1,]", "{\"a\":1,}", "01", "1.", ".5", "+1", "NaN", "Infinity", "-Infinity", "1e400", "'a'", "\"a\nb\"", "\"\\ud800\"",
-                             "\"\\ude00\\ud83d\"", "\"\\x\"", "\"\xff\"", "\"\xC0\x80\"", "[1] 2", "// c\n1", "\xEF\xBB\xBF{}", "nul", "{1:2}", "\"\xED\xA0\x80\""})
+    for (const char* text : {"",
+                             "{",
+                             "[1,]",
+                             "{\"a\":1,}",
+                             "01",
+                             "1.",
+                             ".5",
+                             "+1",
+                             "NaN",
+                             "Infinity",
+                             "-Infinity",
+                             "1e400",
+                             "'a'",
+                             "\"a\nb\"",
+                             "\"\\ud800\"",
+                             "\"\\ude00\\ud83d\"",
+                             "\"\\x\"",
+                             "\"\xff\"",
+                             "\"\xC0\x80\"",
+                             "[1] 2",
+                             "// c\n1",
+                             "\xEF\xBB\xBF{}",
+                             "nul",
+                             "{1:2}",
+                             "\"\xED\xA0\x80\""})
         EXPECT_FALSE(parse_json(text).ok()) << text;
 }
 

@@ -96,11 +96,17 @@ class StreamParser::Impl {
         build_rules();
         switch (options_.start) {
             case ParserStart::kReasoning:
-            case ParserStart::kReasoningContinued: state_ = kReasoning; break;
-            case ParserStart::kCalls: state_ = kCalls; break;
-            default: state_ = content_state();
+            case ParserStart::kReasoningContinued:
+                state_ = kReasoning;
+                break;
+            case ParserStart::kCalls:
+                state_ = kCalls;
+                break;
+            default:
+                state_ = content_state();
         }
-        leading_ = options_.start == ParserStart::kReasoning || options_.start == ParserStart::kContent;
+        leading_ =
+            options_.start == ParserStart::kReasoning || options_.start == ParserStart::kContent;
     }
 
     void push(std::string_view bytes, std::vector<Delta>* out) {
@@ -124,15 +130,19 @@ class StreamParser::Impl {
         if (!rest.empty()) other_text(rest);
         end_open_call(close);
         done_ = true;
-        if (reason == FinishReason::kEndOfStream) reason = FinishReason::kStop;
-        else if (reason == FinishReason::kStop && num_calls_ > 0) reason = FinishReason::kToolCalls;
+        if (reason == FinishReason::kEndOfStream)
+            reason = FinishReason::kStop;
+        else if (reason == FinishReason::kStop && num_calls_ > 0)
+            reason = FinishReason::kToolCalls;
         finish_reason_ = reason;
     }
 
     bool finished_early() const { return finished_early_; }
     FinishReason finish_reason() const { return finish_reason_; }
     const std::optional<std::string>& stop_sequence() const { return stop_sequence_; }
-    bool in_reasoning() const { return state_ == kReasoning || (state_ == kStrayTag && back_ == kReasoning); }
+    bool in_reasoning() const {
+        return state_ == kReasoning || (state_ == kStrayTag && back_ == kReasoning);
+    }
     int num_calls() const { return num_calls_; }
     const ParserCounters& counters() const { return counters_; }
 
@@ -205,7 +215,8 @@ class StreamParser::Impl {
         for (StateRules& state : rules_) {
             for (const Rule& rule : state.rules) {
                 state.interesting[static_cast<unsigned char>(rule.matcher.first_byte())] = true;
-                if (rule.matcher.with_newlines()) state.interesting[static_cast<unsigned char>('\n')] = true;
+                if (rule.matcher.with_newlines())
+                    state.interesting[static_cast<unsigned char>('\n')] = true;
             }
         }
     }
@@ -230,7 +241,8 @@ class StreamParser::Impl {
                 }
                 const std::array<bool, 256>& interesting = rules_[state_].interesting;
                 size_t end = i;
-                while (end < text.size() && !interesting[static_cast<unsigned char>(text[end])]) ++end;
+                while (end < text.size() && !interesting[static_cast<unsigned char>(text[end])])
+                    ++end;
                 if (end > i) {
                     // At rest every matcher is: such bytes change none of them.
                     const std::string_view span = text.substr(i, end - i);
@@ -288,8 +300,12 @@ class StreamParser::Impl {
                 stop_sequence_ = options_.stop[stop_idx];
                 end_early(FinishReason::kStop);
                 break;
-            case Action::kOpenCalls: enter(kCalls); break;
-            case Action::kEndReasoning: enter(content_state(), true); break;
+            case Action::kOpenCalls:
+                enter(kCalls);
+                break;
+            case Action::kEndReasoning:
+                enter(content_state(), true);
+                break;
             case Action::kDropThink:
             case Action::kDropMarker:
                 ++counters_.num_invalid_markers;
@@ -301,27 +317,39 @@ class StreamParser::Impl {
                 num_stray_bytes_ = 0;
                 enter(kStrayTag);
                 break;
-            case Action::kEndStray: enter(back_, true); break;
-            case Action::kOpenJsonFence: enter(kJson); break;
+            case Action::kEndStray:
+                enter(back_, true);
+                break;
+            case Action::kOpenJsonFence:
+                enter(kJson);
+                break;
             case Action::kOpenJsonObject:
             case Action::kOpenJsonArray:  // the bracket belongs to the JSON
                 enter(kJson);
                 other_text(action == Action::kOpenJsonObject ? "{" : "[");
                 break;
-            case Action::kCloseJson: enter(kAfterJson); break;
+            case Action::kCloseJson:
+                enter(kAfterJson);
+                break;
             case Action::kBeginInvoke:
                 name_.clear();
                 enter(kName);
                 break;
-            case Action::kFinish: enter(kFinished); break;
-            case Action::kEndName: begin_call(); break;
+            case Action::kFinish:
+                enter(kFinished);
+                break;
+            case Action::kEndName:
+                begin_call();
+                break;
             case Action::kBeginParam:
                 arguments(first_parameter_ ? "{\"" : ", \"");
                 first_parameter_ = false;
                 parameter_.clear();
                 enter(kParamName);
                 break;
-            case Action::kEndInvoke: end_invoke(kCalls); break;
+            case Action::kEndInvoke:
+                end_invoke(kCalls);
+                break;
             case Action::kNextInvoke:
                 ++counters_.num_repaired_arguments;
                 end_invoke(kName);
@@ -356,7 +384,9 @@ class StreamParser::Impl {
 
     void other_text(std::string_view text) {
         switch (state_) {
-            case kReasoning: emit(Delta::Kind::kReasoning, 0, text); break;
+            case kReasoning:
+                emit(Delta::Kind::kReasoning, 0, text);
+                break;
             case kContent:
             case kJson:
                 filler_ = false;
@@ -371,7 +401,9 @@ class StreamParser::Impl {
                 num_stray_bytes_ += text.size();
                 if (num_stray_bytes_ > kMaxStrayTagBytes) enter(back_);
                 break;
-            case kName: name_.append(text); break;
+            case kName:
+                name_.append(text);
+                break;
             case kArgs:
                 if (first_parameter_ && skipped_.size() < kMaxHeldBytes) skipped_.append(text);
                 break;
@@ -389,16 +421,22 @@ class StreamParser::Impl {
                 break;
             }
             case kParamJson:
-            case kParamUntyped: value_text(text); break;
-            case kFinished: ++counters_.num_invalid_markers; break;
-            default: break;  // kCalls, kParamType: markup between the parts
+            case kParamUntyped:
+                value_text(text);
+                break;
+            case kFinished:
+                ++counters_.num_invalid_markers;
+                break;
+            default:
+                break;  // kCalls, kParamType: markup between the parts
         }
     }
 
     // ---------------------------------------------------------------- calls
 
     void begin_call() {
-        if (!options_.parameters.empty() && options_.parameters.find(name_) == options_.parameters.end())
+        if (!options_.parameters.empty() &&
+            options_.parameters.find(name_) == options_.parameters.end())
             ++counters_.num_undeclared_calls;
         ++num_calls_;
         emit(Delta::Kind::kCall, num_calls_ - 1, name_);
@@ -509,7 +547,8 @@ class StreamParser::Impl {
             case kArgs:
                 if (close) arguments(first_parameter_ ? body_without_parameters() : "}");
                 break;
-            default: return;
+            default:
+                return;
         }
         if (close) ++counters_.num_repaired_arguments;
     }
@@ -570,24 +609,42 @@ StreamParser::~StreamParser() = default;
 StreamParser::StreamParser(StreamParser&&) noexcept = default;
 StreamParser& StreamParser::operator=(StreamParser&&) noexcept = default;
 
-void StreamParser::push(std::string_view bytes, std::vector<Delta>* out) { impl_->push(bytes, out); }
-void StreamParser::finish(FinishReason reason, std::vector<Delta>* out) { impl_->finish(reason, out); }
-bool StreamParser::finished() const { return impl_->finished_early(); }
-FinishReason StreamParser::finish_reason() const { return impl_->finish_reason(); }
+void StreamParser::push(std::string_view bytes, std::vector<Delta>* out) {
+    impl_->push(bytes, out);
+}
+void StreamParser::finish(FinishReason reason, std::vector<Delta>* out) {
+    impl_->finish(reason, out);
+}
+bool StreamParser::finished() const {
+    return impl_->finished_early();
+}
+FinishReason StreamParser::finish_reason() const {
+    return impl_->finish_reason();
+}
 const std::optional<std::string>& StreamParser::stop_sequence() const {
     return impl_->stop_sequence();
 }
-bool StreamParser::in_reasoning() const { return impl_->in_reasoning(); }
-int StreamParser::num_calls() const { return impl_->num_calls(); }
-const ParserCounters& StreamParser::counters() const { return impl_->counters(); }
+bool StreamParser::in_reasoning() const {
+    return impl_->in_reasoning();
+}
+int StreamParser::num_calls() const {
+    return impl_->num_calls();
+}
+const ParserCounters& StreamParser::counters() const {
+    return impl_->counters();
+}
 
 const char* finish_reason_name(FinishReason reason) {
     switch (reason) {
-        case FinishReason::kLength: return "length";
-        case FinishReason::kContentFilter: return "content_filter";
-        case FinishReason::kToolCalls: return "tool_calls";
+        case FinishReason::kLength:
+            return "length";
+        case FinishReason::kContentFilter:
+            return "content_filter";
+        case FinishReason::kToolCalls:
+            return "tool_calls";
         case FinishReason::kStop:
-        case FinishReason::kEndOfStream: break;
+        case FinishReason::kEndOfStream:
+            break;
     }
     return "stop";
 }

@@ -1,5 +1,4 @@
 #include "deepinfer/recipe.h"
-
 #include "recipe/recipe_test_util.h"
 
 namespace deepinfer::recipe {
@@ -10,13 +9,18 @@ using ::deepinfer::testing::test_rng;
 
 const std::string D = "｜DSML｜";
 
-std::string parameter(const std::string& name, const std::string& string, const std::string& value) {
-    return "<" + D + " parameter name=\"" + name + "\" string=\"" + string + "\">" + value + "</" + D + " parameter>\n";
+std::string parameter(const std::string& name,
+                      const std::string& string,
+                      const std::string& value) {
+    return "<" + D + " parameter name=\"" + name + "\" string=\"" + string + "\">" + value + "</" +
+           D + " parameter>\n";
 }
 std::string invoke(const std::string& name, const std::string& body) {
     return "<" + D + " invoke name=\"" + name + "\">\n" + body + "</" + D + " invoke>\n";
 }
-std::string block(const std::string& invokes) { return "\n\n<" + D + " calls>\n" + invokes + "</" + D + " calls>"; }
+std::string block(const std::string& invokes) {
+    return "\n\n<" + D + " calls>\n" + invokes + "</" + D + " calls>";
+}
 
 ParsingOptions start(ParserStart where, bool compat = false) {
     ParsingOptions options;
@@ -35,48 +39,78 @@ struct Example {
 
 // The worked examples of prompt spec 5.5, in our own mode.
 TEST(StreamParser, WorkedExamplesAtEveryCut) {
-    const std::string paris = invoke("get_weather", parameter("location", "true", "Paris") + parameter("days", "false", "3"));
+    const std::string paris = invoke(
+        "get_weather", parameter("location", "true", "Paris") + parameter("days", "false", "3"));
     const Example examples[] = {
         {R, "Let me see.\n</think>\n\nParis.", "R[Let me see.] C[Paris.] F[stop]"},
         {C, "\n\nHello", "R[] C[Hello] F[stop]"},
         {C, "Hi\n\nthere", "R[] C[Hi\n\nthere] F[stop]"},
-        {R, "Need it.</think>" + block(paris), "R[Need it.] C[] F[tool_calls] get_weather({\"location\": \"Paris\", \"days\": 3})"},
-        {R, "</think>I will check." + block(invoke("a", "") + invoke("b", parameter("x", "false", "[1, 2]"))),
+        {R,
+         "Need it.</think>" + block(paris),
+         "R[Need it.] C[] F[tool_calls] get_weather({\"location\": \"Paris\", \"days\": 3})"},
+        {R,
+         "</think>I will check." +
+             block(invoke("a", "") + invoke("b", parameter("x", "false", "[1, 2]"))),
          "R[] C[I will check.] F[tool_calls] a({}) b({\"x\": [1, 2]})"},
-        {C, block(invoke("f", parameter("t", "true", "a \"q\"\n<b> \\ </think> x"))),
+        {C,
+         block(invoke("f", parameter("t", "true", "a \"q\"\n<b> \\ </think> x"))),
          "R[] C[] F[tool_calls] f({\"t\": \"a \\\"q\\\"\\n<b> \\\\ </think> x\"})"},
-        {R, "Hmm" + block(invoke("f", parameter("a", "false", "1"))), "R[Hmm] C[] F[tool_calls] f({\"a\": 1})"},
+        {R,
+         "Hmm" + block(invoke("f", parameter("a", "false", "1"))),
+         "R[Hmm] C[] F[tool_calls] f({\"a\": 1})"},
         {C, "ok</think>done", "R[] C[okdone] F[stop]"},
         {C, block(invoke("f", "")) + "trailing", "R[] C[] F[tool_calls] f({})"},
-        {C, "\n\n<" + D + "toolcalls>\n<" + D + "invoke name=\"g\">\n<" + D + "parameter name=\"c\" string=\"true\">S</" + D + "parameter>\n</" + D +
-                "invoke>\n</" + D + "tool_calls>",
+        {C,
+         "\n\n<" + D + "toolcalls>\n<" + D + "invoke name=\"g\">\n<" + D +
+             "parameter name=\"c\" string=\"true\">S</" + D + "parameter>\n</" + D + "invoke>\n</" +
+             D + "tool_calls>",
          "R[] C[] F[tool_calls] g({\"c\": \"S\"})"},
-        {C, "\n\n" + invoke("g", parameter("c", "true", "S")), "R[] C[] F[tool_calls] g({\"c\": \"S\"})"},
-        {C, block(invoke("g", "<" + D + " parameter name=\"c\">S</" + D + " parameter>\n")), "R[] C[] F[tool_calls] g({\"c\": \"S\"})"},
-        {C, block(invoke("f", parameter("n", "false", "tru"))), "R[] C[] F[tool_calls] f({\"n\": \"tru\"})"},
+        {C,
+         "\n\n" + invoke("g", parameter("c", "true", "S")),
+         "R[] C[] F[tool_calls] g({\"c\": \"S\"})"},
+        {C,
+         block(invoke("g", "<" + D + " parameter name=\"c\">S</" + D + " parameter>\n")),
+         "R[] C[] F[tool_calls] g({\"c\": \"S\"})"},
+        {C,
+         block(invoke("f", parameter("n", "false", "tru"))),
+         "R[] C[] F[tool_calls] f({\"n\": \"tru\"})"},
         {C, "a\n\n<｜DS nope", "R[] C[a\n\n<｜DS nope] F[stop]"},
-        {ParserStart::kCalls, invoke("f", "") + "</" + D + " calls>", "R[] C[] F[tool_calls] f({})"},
-        {C, block(invoke("f", parameter("a", "false", "1") + parameter("a", "false", "2"))), "R[] C[] F[tool_calls] f({\"a\": 1, \"a\": 2})"},
+        {ParserStart::kCalls,
+         invoke("f", "") + "</" + D + " calls>",
+         "R[] C[] F[tool_calls] f({})"},
+        {C,
+         block(invoke("f", parameter("a", "false", "1") + parameter("a", "false", "2"))),
+         "R[] C[] F[tool_calls] f({\"a\": 1, \"a\": 2})"},
         {R, "thinking forever", "R[thinking forever] C[] F[stop]"},
         {C, block(invoke("f", "{\"a\": 1}\n")), "R[] C[] F[tool_calls] f({\"a\": 1})"},
         {C, "Hi\n\n\n" + block(invoke("f", "")), "R[] C[Hi] F[tool_calls] f({})"},
         {C, "x<\n</think>y", "R[] C[x<\ny] F[stop]"},
         {R, "x<\n</think>y", "R[x<\n] C[y] F[stop]"},
         // a repair of ours: an invoke that nothing closed
-        {C, block("<" + D + " invoke name=\"a\"/>\n" + invoke("b", parameter("x", "false", "1"))), "R[] C[] F[tool_calls] a({}) b({\"x\": 1})"},
+        {C,
+         block("<" + D + " invoke name=\"a\"/>\n" + invoke("b", parameter("x", "false", "1"))),
+         "R[] C[] F[tool_calls] a({}) b({\"x\": 1})"},
     };
-    for (const Example& e : examples) EXPECT_EQ(parse_every_cut(e.output, start(e.start)).summary(), e.want) << e.output;
+    for (const Example& e : examples)
+        EXPECT_EQ(parse_every_cut(e.output, start(e.start)).summary(), e.want) << e.output;
 }
 
 TEST(StreamParser, CompatPassesWhatTheReferencePasses) {
     const Example examples[] = {
-        {C, block(invoke("f", parameter("n", "false", "tru"))), "R[] C[] F[tool_calls] f({\"n\": tru})"},
+        {C,
+         block(invoke("f", parameter("n", "false", "tru"))),
+         "R[] C[] F[tool_calls] f({\"n\": tru})"},
         {C, block(invoke("f", "{\"a\": 1}\n")), "R[] C[] F[tool_calls] f({})"},
         {C, "Done.</" + D + " parameter>", "R[] C[Done.</" + D + " parameter>] F[stop]"},
-        {C, block("<" + D + " invoke name=\"f\">\n<" + D + " parameter name=\"p\" string=\"true\">par"), "R[] C[] F[tool_calls] f({\"p\": \"par</" + D + " calls>)"},
+        {C,
+         block("<" + D + " invoke name=\"f\">\n<" + D +
+               " parameter name=\"p\" string=\"true\">par"),
+         "R[] C[] F[tool_calls] f({\"p\": \"par</" + D + " calls>)"},
     };
     for (size_t i = 0; i + 1 < std::size(examples); ++i)
-        EXPECT_EQ(parse_every_cut(examples[i].output, start(examples[i].start, true)).summary(), examples[i].want) << examples[i].output;
+        EXPECT_EQ(parse_every_cut(examples[i].output, start(examples[i].start, true)).summary(),
+                  examples[i].want)
+            << examples[i].output;
 }
 
 TEST(StreamParser, LengthKeepsACutCallAndStopClosesIt) {
@@ -87,9 +121,15 @@ TEST(StreamParser, LengthKeepsACutCallAndStopClosesIt) {
         std::string at_stop;
     };
     const Row rows[] = {
-        {head + "<" + D + " parameter name=\"p\" string=\"true\">par", "{\"p\": \"par", "{\"p\": \"par\"}"},
-        {head + "<" + D + " parameter name=\"p\" string=\"true\">par</｜DS", "{\"p\": \"par</｜DS", "{\"p\": \"par</｜DS\"}"},
-        {head + "<" + D + " parameter name=\"p\" string=\"false\">[1, 2", "{\"p\": [1, 2", "{\"p\": \"[1, 2\"}"},
+        {head + "<" + D + " parameter name=\"p\" string=\"true\">par",
+         "{\"p\": \"par",
+         "{\"p\": \"par\"}"},
+        {head + "<" + D + " parameter name=\"p\" string=\"true\">par</｜DS",
+         "{\"p\": \"par</｜DS",
+         "{\"p\": \"par</｜DS\"}"},
+        {head + "<" + D + " parameter name=\"p\" string=\"false\">[1, 2",
+         "{\"p\": [1, 2",
+         "{\"p\": \"[1, 2\"}"},
         {head + "<" + D + " parameter name=\"p\" string=\"false\">12", "{\"p\": 12", "{\"p\": 12}"},
         {head + "<" + D + " parameter name=\"p\" str", "{\"p\": ", "{\"p\": null}"},
         {head + "<" + D + " parameter name=\"pq", "{\"pq", "{\"pq\": null}"},
@@ -106,20 +146,26 @@ TEST(StreamParser, LengthKeepsACutCallAndStopClosesIt) {
         EXPECT_EQ(stop.finish, "tool_calls");
         EXPECT_TRUE(nlohmann::json::accept(stop.calls[0].arguments)) << row.text;
     }
-    const Parsed name = parse_every_cut("\n\n<" + D + " calls>\n<" + D + " invoke name=\"ge", start(C), FinishReason::kLength);
+    const Parsed name = parse_every_cut(
+        "\n\n<" + D + " calls>\n<" + D + " invoke name=\"ge", start(C), FinishReason::kLength);
     EXPECT_TRUE(name.calls.empty());
 }
 
 TEST(StreamParser, StopSequencesEndAnswerTextOnly) {
     ParsingOptions options = start(R);
     options.stop = {"STOP", ""};
-    EXPECT_EQ(parse_every_cut("STOP here</think>ans STOP x", options).summary(), "R[STOP here] C[ans ] F[stop]");
-    EXPECT_EQ(parse_every_cut("r</think>" + block(invoke("f", parameter("a", "true", "STOP"))), options).summary(), "R[r] C[] F[tool_calls] f({\"a\": \"STOP\"})");
+    EXPECT_EQ(parse_every_cut("STOP here</think>ans STOP x", options).summary(),
+              "R[STOP here] C[ans ] F[stop]");
+    EXPECT_EQ(
+        parse_every_cut("r</think>" + block(invoke("f", parameter("a", "true", "STOP"))), options)
+            .summary(),
+        "R[r] C[] F[tool_calls] f({\"a\": \"STOP\"})");
     options = start(C);
     options.stop = {"def", "cd", "bcde"};
     EXPECT_EQ(parse_every_cut("abcdef", options).summary(), "R[] C[ab] F[stop]");
     options.stop = {"<"};
-    EXPECT_EQ(parse_every_cut("x" + block(invoke("f", "")), options).summary(), "R[] C[x\n\n] F[stop]");
+    EXPECT_EQ(parse_every_cut("x" + block(invoke("f", "")), options).summary(),
+              "R[] C[x\n\n] F[stop]");
     options.stop = {"\n"};
     EXPECT_EQ(parse_every_cut("x\n\ny", options).summary(), "R[] C[x] F[stop]");
     StreamParser parser(options);
@@ -137,7 +183,8 @@ TEST(StreamParser, StopSequencesEndAnswerTextOnly) {
 TEST(StreamParser, JsonModeLeavesTheJsonBetweenBlanks) {
     ParsingOptions options = start(C);
     options.json = true;
-    EXPECT_EQ(parse_every_cut("Sure:\n```json\n{\"a\": 1}\n```\nbye", options).content, " {\"a\": 1} ");
+    EXPECT_EQ(parse_every_cut("Sure:\n```json\n{\"a\": 1}\n```\nbye", options).content,
+              " {\"a\": 1} ");
     EXPECT_EQ(parse_every_cut("  {\"a\": [1]} tail", options).content, " {\"a\": [1]} tail");
     options.stop = {"here"};
     const Parsed stopped = parse_every_cut("Sure:\n```json\n{\"a\": \"stop here\"}\n```", options);
@@ -153,11 +200,15 @@ TEST(StreamParser, ToolsOffShowsMarkupAsText) {
 }
 
 TEST(StreamParser, StrayMarkupIsDroppedWhileToolsAreOn) {
-    EXPECT_EQ(parse_every_cut("Done.\n</" + D + " calls>\n", start(C)).summary(), "R[] C[Done.] F[stop]");
+    EXPECT_EQ(parse_every_cut("Done.\n</" + D + " calls>\n", start(C)).summary(),
+              "R[] C[Done.] F[stop]");
     EXPECT_EQ(parse_every_cut("a</" + D + " invoke>\nb", start(C)).summary(), "R[] C[ab] F[stop]");
     EXPECT_EQ(parse_every_cut("a " + D + " b", start(C)).summary(), "R[] C[a  b] F[stop]");
-    EXPECT_EQ(parse_every_cut("r</" + D + " calls>\n</think>c", start(R)).summary(), "R[r] C[c] F[stop]");
-    EXPECT_EQ(parse_pieces({"a</" + D + " x>b</think>"}, start(C), FinishReason::kStop).counters.num_invalid_markers, 2);
+    EXPECT_EQ(parse_every_cut("r</" + D + " calls>\n</think>c", start(R)).summary(),
+              "R[r] C[c] F[stop]");
+    EXPECT_EQ(parse_pieces({"a</" + D + " x>b</think>"}, start(C), FinishReason::kStop)
+                  .counters.num_invalid_markers,
+              2);
 }
 
 TEST(StreamParser, UnreadableBodyIsNeverACallWithoutArguments) {
@@ -170,7 +221,8 @@ TEST(StreamParser, UnreadableBodyIsNeverACallWithoutArguments) {
 TEST(StreamParser, OnlyTheFirstCallWithoutParallelCalls) {
     ParsingOptions options = start(C);
     options.parallel_tool_calls = false;
-    EXPECT_EQ(parse_every_cut(block(invoke("a", "") + invoke("b", "")), options).summary(), "R[] C[] F[tool_calls] a({})");
+    EXPECT_EQ(parse_every_cut(block(invoke("a", "") + invoke("b", "")), options).summary(),
+              "R[] C[] F[tool_calls] a({})");
 }
 
 TEST(StreamParser, UndeclaredToolsAreCountedAndPassed) {
@@ -183,17 +235,23 @@ TEST(StreamParser, UndeclaredToolsAreCountedAndPassed) {
 
 TEST(StreamParser, LongJsonValuesGoOutUnchecked) {
     const std::string value = "[" + std::string(70'000, ' ') + "broken";
-    const Parsed parsed = parse_pieces({block(invoke("f", parameter("a", "false", value)))}, start(C), FinishReason::kStop);
+    const Parsed parsed = parse_pieces(
+        {block(invoke("f", parameter("a", "false", value)))}, start(C), FinishReason::kStop);
     EXPECT_EQ(parsed.calls[0].arguments, "{\"a\": " + value + "}");
     ParsingOptions options = start(C);
     options.strict_arguments = false;
-    EXPECT_EQ(parse_every_cut(block(invoke("f", parameter("a", "false", "tru"))), options).calls[0].arguments, "{\"a\": tru}");
+    EXPECT_EQ(parse_every_cut(block(invoke("f", parameter("a", "false", "tru"))), options)
+                  .calls[0]
+                  .arguments,
+              "{\"a\": tru}");
 }
 
 TEST(StreamParser, StringValuesStreamAsTheyCome) {
     StreamParser parser(start(C));
     std::vector<Delta> deltas;
-    parser.push("<" + D + " calls>\n<" + D + " invoke name=\"f\">\n<" + D + " parameter name=\"code\" string=\"true\">", &deltas);
+    parser.push("<" + D + " calls>\n<" + D + " invoke name=\"f\">\n<" + D +
+                    " parameter name=\"code\" string=\"true\">",
+                &deltas);
     ASSERT_FALSE(deltas.empty());
     EXPECT_EQ(deltas[0].kind, Delta::Kind::kCall);
     for (int i = 0; i < 100; ++i) {
@@ -205,28 +263,62 @@ TEST(StreamParser, StringValuesStreamAsTheyCome) {
 }
 
 TEST(StreamParser, BrokenUtf8BecomesReplacementCharacters) {
-    EXPECT_EQ(parse_every_cut("a\xE4\xB8 b\xFF\xF0\x9F\x98", start(C)).content, "a\xEF\xBF\xBD b\xEF\xBF\xBD\xEF\xBF\xBD");
+    EXPECT_EQ(parse_every_cut("a\xE4\xB8 b\xFF\xF0\x9F\x98", start(C)).content,
+              "a\xEF\xBF\xBD b\xEF\xBF\xBD\xEF\xBF\xBD");
     EXPECT_EQ(parse_every_cut("é漢字😀", start(C)).content, "é漢字😀");
 }
 
 /// Random outputs out of markers and their pieces: the cut never matters, and nothing is invented.
 TEST(StreamParser, RandomOutputsGiveTheSameForEveryCut) {
     std::mt19937 rng = test_rng();
-    const std::vector<std::string> parts = {
-        "<", "</", "<" + D, "</" + D, D, "\n", "\n\n", "</think>", "<think>", "</thi", "x", "text ", "中", "😀", "\"", "\\", ">", " calls>\n",
-        " invoke name=\"", "f\">\n", " parameter name=\"", "p\"", " string=\"true\">", " string=\"false\">", "1", "[1, 2]", "{\"a\": 1}",
-        "</" + D + " parameter>\n", "</" + D + " invoke>\n", "</" + D + " calls>", "STOP", "ST", "{", "```", "```json\n"};
+    const std::vector<std::string> parts = {"<",
+                                            "</",
+                                            "<" + D,
+                                            "</" + D,
+                                            D,
+                                            "\n",
+                                            "\n\n",
+                                            "</think>",
+                                            "<think>",
+                                            "</thi",
+                                            "x",
+                                            "text ",
+                                            "中",
+                                            "😀",
+                                            "\"",
+                                            "\\",
+                                            ">",
+                                            " calls>\n",
+                                            " invoke name=\"",
+                                            "f\">\n",
+                                            " parameter name=\"",
+                                            "p\"",
+                                            " string=\"true\">",
+                                            " string=\"false\">",
+                                            "1",
+                                            "[1, 2]",
+                                            "{\"a\": 1}",
+                                            "</" + D + " parameter>\n",
+                                            "</" + D + " invoke>\n",
+                                            "</" + D + " calls>",
+                                            "STOP",
+                                            "ST",
+                                            "{",
+                                            "```",
+                                            "```json\n"};
     for (int round = 0; round < 400; ++round) {
         std::string text;
         const uint32_t n = 1 + below(rng, 14);
-        for (uint32_t i = 0; i < n; ++i) text += parts[below(rng, static_cast<uint32_t>(parts.size()))];
+        for (uint32_t i = 0; i < n; ++i)
+            text += parts[below(rng, static_cast<uint32_t>(parts.size()))];
         ParsingOptions options;
         options.start = static_cast<ParserStart>(below(rng, 5));
         options.compat = below(rng, 2) == 0;
         options.json = below(rng, 6) == 0;
         options.tools = below(rng, 6) != 0;
         if (below(rng, 3) == 0) options.stop = {"STOP", "<", "x\n"};
-        const FinishReason finish = below(rng, 2) == 0 ? FinishReason::kStop : FinishReason::kLength;
+        const FinishReason finish =
+            below(rng, 2) == 0 ? FinishReason::kStop : FinishReason::kLength;
         const Parsed parsed = parse_every_cut(text, options, finish);
         if (options.tools && !options.compat) {
             EXPECT_EQ(parsed.content.find(D), std::string::npos) << text;

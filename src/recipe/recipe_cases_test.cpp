@@ -1,5 +1,6 @@
-// The handed cases of prompts and parsing (tests/data/cases/recipe_parser.json), one row at a time. Rows
-// that need a running server or a model are counted and named at the end; everything else must be judged.
+// The handed cases of prompts and parsing (tests/data/cases/recipe_parser.json), one row at a time.
+// Rows that need a running server or a model are counted and named at the end; everything else must
+// be judged.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +15,9 @@ using ::deepinfer::testing::released_tokenizer;
 
 const char* const kMarker = "<｜DSML｜ parameter name=\"";
 
-TestJson load_cases() { return TestJson::parse(read_packed("cases/recipe_parser.json")); }
+TestJson load_cases() {
+    return TestJson::parse(read_packed("cases/recipe_parser.json"));
+}
 
 const TestJson& find_case(const TestJson& cases, const std::string& id) {
     for (const TestJson& c : cases)
@@ -25,7 +28,8 @@ const TestJson& find_case(const TestJson& cases, const std::string& id) {
 }
 
 std::string replace_all(std::string text, const std::string& from, const std::string& to) {
-    for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) text.replace(at, from.size(), to);
+    for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
+        text.replace(at, from.size(), to);
     return text;
 }
 
@@ -59,14 +63,17 @@ Outcome run_body(TestJson body, const std::string& endpoint, bool parse_specials
 }
 
 bool ends_with(const std::string& text, const std::string& tail) {
-    return text.size() >= tail.size() && text.compare(text.size() - tail.size(), tail.size(), tail) == 0;
+    return text.size() >= tail.size() &&
+           text.compare(text.size() - tail.size(), tail.size(), tail) == 0;
 }
 
 /// Ids of control tokens that content brought in: more of them than the template flagged.
 int64_t extra_ids(const Outcome& out, int32_t id) {
     int64_t flagged = 0;
     for (const SpecialRange& r : out.prompt.specials)
-        if (released_tokenizer().id_of(std::string_view(out.prompt.text).substr(r.begin, r.end - r.begin)) == id) ++flagged;
+        if (released_tokenizer().id_of(
+                std::string_view(out.prompt.text).substr(r.begin, r.end - r.begin)) == id)
+            ++flagged;
     return std::count(out.ids.begin(), out.ids.end(), id) - flagged;
 }
 
@@ -74,10 +81,13 @@ void check_refusal(const Outcome& out, const TestJson& want) {
     ASSERT_FALSE(out.request.has_value()) << "accepted: " << want.dump();
     EXPECT_EQ(out.error.status, want["status"].get<int>());
     if (want.contains("param")) {
-        EXPECT_NE(out.error.param.find(want["param"].get<std::string>()), std::string::npos) << out.error.param;
+        EXPECT_NE(out.error.param.find(want["param"].get<std::string>()), std::string::npos)
+            << out.error.param;
     }
     if (want.contains("message_mentions")) {
-        EXPECT_NE(out.error.message.find(want["message_mentions"].get<std::string>()), std::string::npos) << out.error.message;
+        EXPECT_NE(out.error.message.find(want["message_mentions"].get<std::string>()),
+                  std::string::npos)
+            << out.error.message;
     }
 }
 
@@ -94,13 +104,16 @@ void check_prompt(const Outcome& out, const TestJson& want) {
         EXPECT_NE(text.find(want["prompt_has"].get<std::string>()), std::string::npos) << text;
     }
     if (want.contains("schema_line")) {
-        EXPECT_NE(text.find("\n" + want["schema_line"].get<std::string>() + "\n"), std::string::npos) << text;
+        EXPECT_NE(text.find("\n" + want["schema_line"].get<std::string>() + "\n"),
+                  std::string::npos)
+            << text;
     }
     if (want.contains("ids")) {
         EXPECT_EQ(out.ids, want["ids"].get<std::vector<int32_t>>());
     }
     if (want.contains("ids_absent_inside_content")) {
-        for (const TestJson& id : want["ids_absent_inside_content"]) EXPECT_EQ(extra_ids(out, id.get<int32_t>()), 0) << id;
+        for (const TestJson& id : want["ids_absent_inside_content"])
+            EXPECT_EQ(extra_ids(out, id.get<int32_t>()), 0) << id;
     }
 }
 
@@ -114,7 +127,8 @@ void run_body_rows(const std::string& id, size_t num_rows) {
         SCOPED_TRACE(id + " " + in.dump().substr(0, 300));
         if (!in.contains("body")) continue;
         ++judged;
-        const Outcome out = run_body(in["body"], in.value("endpoint", ""), in.value("special_in_content", "") == "parse");
+        const Outcome out = run_body(
+            in["body"], in.value("endpoint", ""), in.value("special_in_content", "") == "parse");
         prompts.push_back(out.prompt.text);
         const TestJson& want = row["want"];
         if (want.is_string()) {  // "prompt of row 1"
@@ -130,14 +144,30 @@ void run_body_rows(const std::string& id, size_t num_rows) {
     EXPECT_EQ(judged, num_rows);
 }
 
-TEST(RecipeCases, C010ControlStringsInContent) { run_body_rows("C-010", 5); }
-TEST(RecipeCases, C013SystemsAndUsers) { run_body_rows("C-013", 6); }
-TEST(RecipeCases, C014Reasoning) { run_body_rows("C-014", 5); }
-TEST(RecipeCases, C018Messages) { run_body_rows("C-018", 4); }
-TEST(RecipeCases, C019ReasoningItems) { run_body_rows("C-019", 3); }
-TEST(RecipeCases, C020ThinkingSwitches) { run_body_rows("C-020", 7); }
-TEST(RecipeCases, C021Prefix) { run_body_rows("C-021", 4); }
-TEST(RecipeCases, C022ContentParts) { run_body_rows("C-022", 5); }
+TEST(RecipeCases, C010ControlStringsInContent) {
+    run_body_rows("C-010", 5);
+}
+TEST(RecipeCases, C013SystemsAndUsers) {
+    run_body_rows("C-013", 6);
+}
+TEST(RecipeCases, C014Reasoning) {
+    run_body_rows("C-014", 5);
+}
+TEST(RecipeCases, C018Messages) {
+    run_body_rows("C-018", 4);
+}
+TEST(RecipeCases, C019ReasoningItems) {
+    run_body_rows("C-019", 3);
+}
+TEST(RecipeCases, C020ThinkingSwitches) {
+    run_body_rows("C-020", 7);
+}
+TEST(RecipeCases, C021Prefix) {
+    run_body_rows("C-021", 4);
+}
+TEST(RecipeCases, C022ContentParts) {
+    run_body_rows("C-022", 5);
+}
 
 TEST(RecipeCases, C011Effort) {
     const TestJson cases = load_cases();
@@ -155,7 +185,9 @@ TEST(RecipeCases, C011Effort) {
         } else {
             check_prompt(out, want);
             if (want.contains("number")) {
-                EXPECT_NE(out.prompt.text.find("Reasoning Effort: " + want["number"].dump() + " (range"), std::string::npos);
+                EXPECT_NE(
+                    out.prompt.text.find("Reasoning Effort: " + want["number"].dump() + " (range"),
+                    std::string::npos);
             }
         }
     }
@@ -169,17 +201,23 @@ TEST(RecipeCases, C012PythonJson) {
             check_prompt(run_body(row["in"]["body"], ""), row["want"]);
             continue;
         }
-        // A value in a tool's schema is shown in the prompt; one that is no JSON makes the body none.
+        // A value in a tool's schema is shown in the prompt; one that is no JSON makes the body
+        // none.
         const std::string json = row["in"]["json"].get<std::string>();
-        const std::string body = "{\"model\":\"deepseek-flash\",\"messages\":[{\"role\":\"user\",\"content\":\"q\"}],\"tools\":[{\"type\":\"function\","
-                                 "\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"default\":" + json + "}}}]}";
+        const std::string body =
+            "{\"model\":\"deepseek-flash\",\"messages\":[{\"role\":\"user\",\"content\":\"q\"}],"
+            "\"tools\":[{\"type\":\"function\","
+            "\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"default\":" +
+            json + "}}}]}";
         // (Repeated keys are refused in bodies; the spelling is asked of arguments then.)
         const bool repeated = json.find("\"a\":1,\"b\":2,\"a\"") != std::string::npos;
         if (repeated) {
             Conversation c;
             c.messages = {Message::user("q"), Message::assistant("")};
             c.messages[1].tool_calls = {{"i", "f", "{\"v\": " + json + "}"}};
-            EXPECT_NE(encode_prompt(c).text.find(">" + row["want"]["text"].get<std::string>() + "</"), std::string::npos);
+            EXPECT_NE(
+                encode_prompt(c).text.find(">" + row["want"]["text"].get<std::string>() + "</"),
+                std::string::npos);
             EXPECT_FALSE(convert_request(Protocol::kChatCompletions, body, {}).request.has_value());
             continue;
         }
@@ -189,12 +227,17 @@ TEST(RecipeCases, C012PythonJson) {
             EXPECT_EQ(result.error.status, 400);
         } else {
             ASSERT_TRUE(result.request.has_value()) << result.error.message;
-            EXPECT_NE(encode_prompt(result.request->conversation).text.find("\"default\": " + row["want"]["text"].get<std::string>() + "}}\n"), std::string::npos);
+            EXPECT_NE(
+                encode_prompt(result.request->conversation)
+                    .text.find("\"default\": " + row["want"]["text"].get<std::string>() + "}}\n"),
+                std::string::npos);
         }
     }
 }
 
-Parsed run_script(const Outcome& out, const std::string& text) { return parse_every_cut(text, out.request->parsing); }
+Parsed run_script(const Outcome& out, const std::string& text) {
+    return parse_every_cut(text, out.request->parsing);
+}
 
 TEST(RecipeCases, C015ToolChoiceNone) {
     const TestJson cases = load_cases();
@@ -240,10 +283,13 @@ TEST(RecipeCases, C017OddHistories) {
         SCOPED_TRACE(rows[i].dump());
         TestJson changed = body;
         const TestJson& in = rows[i]["in"];
-        if (in.contains("function_arguments")) changed["messages"][1]["tool_calls"][0]["function"]["arguments"] = in["function_arguments"];
+        if (in.contains("function_arguments"))
+            changed["messages"][1]["tool_calls"][0]["function"]["arguments"] =
+                in["function_arguments"];
         if (in.contains("assistant_content")) {
             changed["messages"][1]["content"] = in["assistant_content"];
-            if (in["assistant_content"] == "(key left out)") changed["messages"][1].erase("content");
+            if (in["assistant_content"] == "(key left out)")
+                changed["messages"][1].erase("content");
         }
         const Outcome out = run_body(changed, "");
         if (rows[i]["want"].is_string()) {
@@ -266,7 +312,8 @@ ParsingOptions options_of(const TestJson& in) {
     options.parallel_tool_calls = in.value("parallel_tool_calls", true);
     if (in.contains("stop")) options.stop = in["stop"].get<std::vector<std::string>>();
     if (in.contains("parameters"))
-        for (const auto& item : in["parameters"].items()) options.parameters[item.key()] = item.value().dump();
+        for (const auto& item : in["parameters"].items())
+            options.parameters[item.key()] = item.value().dump();
     return options;
 }
 
@@ -300,13 +347,17 @@ size_t run_text_rows(const std::string& id) {
     for (const TestJson& row : find_case(cases, id)["rows"]) {
         const TestJson& in = row["in"];
         SCOPED_TRACE(id + " " + row.dump().substr(0, 400));
-        if (!in.contains("text") || in.contains("stream") || in.contains("pieces") || in.contains("tokens_per_step")) continue;
+        if (!in.contains("text") || in.contains("stream") || in.contains("pieces") ||
+            in.contains("tokens_per_step"))
+            continue;
         const std::string text = in["text"].get<std::string>();
         const TestJson& want = row["want"];
         ++judged;
         if (in.contains("max_tokens")) {  // cut anywhere by the limit: length, every time
             for (size_t n = 1; n < text.size(); ++n)
-                EXPECT_EQ(parse_pieces({text.substr(0, n)}, options_of(in), FinishReason::kLength).finish, "length");
+                EXPECT_EQ(
+                    parse_pieces({text.substr(0, n)}, options_of(in), FinishReason::kLength).finish,
+                    "length");
             continue;
         }
         const Parsed parsed = parse_every_cut(text, options_of(in), finish_of(in));
@@ -315,10 +366,12 @@ size_t run_text_rows(const std::string& id) {
         } else if (want.contains("content_stripped")) {
             const size_t begin = parsed.content.find_first_not_of(' ');
             const size_t end = parsed.content.find_last_not_of(' ') + 1;
-            EXPECT_EQ(parsed.content.substr(begin, end - begin), want["content_stripped"].get<std::string>());
+            EXPECT_EQ(parsed.content.substr(begin, end - begin),
+                      want["content_stripped"].get<std::string>());
             EXPECT_EQ(parsed.finish, want["finish"].get<std::string>());
         } else if (want.contains("never")) {
-            for (const ToolCall& call : parsed.calls) EXPECT_NE(call.arguments, "{}") << "a finished call without arguments";
+            for (const ToolCall& call : parsed.calls)
+                EXPECT_NE(call.arguments, "{}") << "a finished call without arguments";
         } else {
             check_parsed(parsed, want);
         }
@@ -326,21 +379,41 @@ size_t run_text_rows(const std::string& id) {
     return judged;
 }
 
-TEST(RecipeCases, C023LostTypes) { EXPECT_EQ(run_text_rows("C-023"), 4u); }
-TEST(RecipeCases, C025StartInReasoning) { EXPECT_EQ(run_text_rows("C-025"), 7u); }
-TEST(RecipeCases, C026CallsInsideReasoning) { EXPECT_EQ(run_text_rows("C-026"), 4u); }
-TEST(RecipeCases, C027StrayTags) { EXPECT_EQ(run_text_rows("C-027"), 4u); }
-TEST(RecipeCases, C028BlocksMisspelt) { EXPECT_EQ(run_text_rows("C-028"), 7u); }
-TEST(RecipeCases, C029CutCalls) { EXPECT_EQ(run_text_rows("C-029"), 6u); }
-TEST(RecipeCases, C031ParameterNames) { EXPECT_EQ(run_text_rows("C-031"), 4u); }
-TEST(RecipeCases, C032ParallelCalls) { EXPECT_EQ(run_text_rows("C-032"), 2u); }
-TEST(RecipeCases, C033JsonMode) { EXPECT_EQ(run_text_rows("C-033"), 4u); }
+TEST(RecipeCases, C023LostTypes) {
+    EXPECT_EQ(run_text_rows("C-023"), 4u);
+}
+TEST(RecipeCases, C025StartInReasoning) {
+    EXPECT_EQ(run_text_rows("C-025"), 7u);
+}
+TEST(RecipeCases, C026CallsInsideReasoning) {
+    EXPECT_EQ(run_text_rows("C-026"), 4u);
+}
+TEST(RecipeCases, C027StrayTags) {
+    EXPECT_EQ(run_text_rows("C-027"), 4u);
+}
+TEST(RecipeCases, C028BlocksMisspelt) {
+    EXPECT_EQ(run_text_rows("C-028"), 7u);
+}
+TEST(RecipeCases, C029CutCalls) {
+    EXPECT_EQ(run_text_rows("C-029"), 6u);
+}
+TEST(RecipeCases, C031ParameterNames) {
+    EXPECT_EQ(run_text_rows("C-031"), 4u);
+}
+TEST(RecipeCases, C032ParallelCalls) {
+    EXPECT_EQ(run_text_rows("C-032"), 2u);
+}
+TEST(RecipeCases, C033JsonMode) {
+    EXPECT_EQ(run_text_rows("C-033"), 4u);
+}
 
 TEST(RecipeCases, C024ClosingTags) {
     const TestJson cases = load_cases();
     const TestJson& c = find_case(cases, "C-024");
     for (const TestJson& row : c["rows"]) {
-        const std::string text = replace_all(c["setup"]["text"].get<std::string>(), "{value}", row["in"]["value"].get<std::string>());
+        const std::string text = replace_all(c["setup"]["text"].get<std::string>(),
+                                             "{value}",
+                                             row["in"]["value"].get<std::string>());
         const Parsed parsed = parse_every_cut(text, {});
         ASSERT_EQ(parsed.calls.size(), 1u);
         EXPECT_EQ(parsed.calls[0].name, "run");
@@ -357,10 +430,12 @@ TEST(RecipeCases, C030TypesOfValues) {
         SCOPED_TRACE(row.dump());
         const TestJson& in = row["in"];
         if (in.contains("whole_text")) {
-            EXPECT_EQ(parse_every_cut(in["whole_text"].get<std::string>(), {}).content, row["want"]["content"].get<std::string>());
+            EXPECT_EQ(parse_every_cut(in["whole_text"].get<std::string>(), {}).content,
+                      row["want"]["content"].get<std::string>());
             continue;
         }
-        std::string text = replace_all(c["setup"]["text"].get<std::string>(), "{name}", in["name"].get<std::string>());
+        std::string text = replace_all(
+            c["setup"]["text"].get<std::string>(), "{name}", in["name"].get<std::string>());
         text = replace_all(text, "{string}", in["string"].get<bool>() ? "true" : "false");
         text = replace_all(text, "{value}", in["value"].get<std::string>());
         const Parsed parsed = parse_every_cut(text, {});
@@ -370,15 +445,20 @@ TEST(RecipeCases, C030TypesOfValues) {
         // Digits must be intact, so the spelling is compared; blanks around a value do not count.
         const std::string want = row["want"]["arguments_equal_as_json"].get<std::string>();
         const bool padded = in["value"] == " 7 ";
-        EXPECT_EQ(padded ? TestJson::parse(got).dump() : got, padded ? TestJson::parse(want).dump() : want);
+        EXPECT_EQ(padded ? TestJson::parse(got).dump() : got,
+                  padded ? TestJson::parse(want).dump() : want);
     }
 }
 
 TEST(RecipeCases, C032IndexAndIdsOfStreamedCalls) {
     const TestJson cases = load_cases();
     const std::string text = find_case(cases, "C-032")["rows"][1]["in"]["text"].get<std::string>();
-    const Outcome out = run_body({{"messages", {{{"role", "user"}, {"content", "q"}}}}, {"stream", true}, {"thinking", {{"type", "disabled"}}},
-                                  {"tools", {{{"type", "function"}, {"function", {{"name", "f"}}}}}}}, "");
+    const Outcome out =
+        run_body({{"messages", {{{"role", "user"}, {"content", "q"}}}},
+                  {"stream", true},
+                  {"thinking", {{"type", "disabled"}}},
+                  {"tools", {{{"type", "function"}, {"function", {{"name", "f"}}}}}}},
+                 "");
     ResponseContext context;
     context.response_id = "r1";
     const auto responder = make_responder(*out.request, context);
@@ -431,19 +511,27 @@ TEST(RecipeCases, C034RenderedAgain) {
 TEST(RecipeCases, C035OneKindOfTextInADelta) {
     const TestJson cases = load_cases();
     const TestJson& rows = find_case(cases, "C-035")["rows"];
-    const Parsed first = parse_pieces(rows[0]["in"]["pieces"].get<std::vector<std::string>>(), options_of(rows[0]["in"]), FinishReason::kStop);
+    const Parsed first = parse_pieces(rows[0]["in"]["pieces"].get<std::vector<std::string>>(),
+                                      options_of(rows[0]["in"]),
+                                      FinishReason::kStop);
     TestJson deltas = TestJson::array();
-    for (const Delta& d : first.deltas) deltas.push_back({{d.kind == Delta::Kind::kReasoning ? "reasoning_content" : "content", d.text}});
+    for (const Delta& d : first.deltas)
+        deltas.push_back(
+            {{d.kind == Delta::Kind::kReasoning ? "reasoning_content" : "content", d.text}});
     EXPECT_EQ(deltas, rows[0]["want"]["deltas"]);
-    const Parsed second = parse_pieces(rows[1]["in"]["pieces"].get<std::vector<std::string>>(), options_of(rows[1]["in"]), FinishReason::kStop);
+    const Parsed second = parse_pieces(rows[1]["in"]["pieces"].get<std::vector<std::string>>(),
+                                       options_of(rows[1]["in"]),
+                                       FinishReason::kStop);
     ASSERT_EQ(second.deltas.size(), 3u);
     EXPECT_EQ(second.deltas[0].text, "R");
     EXPECT_EQ(second.deltas[1].kind, Delta::Kind::kCall);
 }
 
 TEST(RecipeCases, C036ArgumentsStream) {
-    const std::string text = std::string("\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n") + kMarker + "code\" string=\"true\">" + std::string(5000, 'x') +
-                             "</｜DSML｜ parameter>\n" + kMarker + "n\" string=\"false\">7</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>";
+    const std::string text =
+        std::string("\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n") + kMarker +
+        "code\" string=\"true\">" + std::string(5000, 'x') + "</｜DSML｜ parameter>\n" + kMarker +
+        "n\" string=\"false\">7</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>";
     StreamParser parser({});
     size_t num_deltas = 0;
     size_t gap = 0;

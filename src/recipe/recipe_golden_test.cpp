@@ -1,9 +1,10 @@
 // All golden vectors through the JSON Lines doors (tests/data/recipe/README.md). The comparison:
-//   encode   text, ids, images, parsing, stream and conversation equal (arguments as JSON values, null in
+//   encode   text, ids, images, parsing, stream and conversation equal (arguments as JSON values,
+//   null in
 //            a tool the same as absent); numbers of sampling up to 1e-5
 //   parse    everything equal, and after each chunk at least as much said as the reference had said
-//   respond  neighbouring deltas of one text joined, ids by order of appearance, times 0, more keys allowed
-//   error    the status
+//   respond  neighbouring deltas of one text joined, ids by order of appearance, times 0, more keys
+//   allowed error    the status
 #include <cmath>
 #include <functional>
 #include <map>
@@ -39,7 +40,9 @@ bool same(const Value& want, const Value& got) {
 }
 
 void check(const char* name, const Value& want, const Value& got) {
-    if (!same(want, got)) ADD_FAILURE() << name << "\n  want " << want.dump().substr(0, 1500) << "\n  got  " << got.dump().substr(0, 1500);
+    if (!same(want, got))
+        ADD_FAILURE() << name << "\n  want " << want.dump().substr(0, 1500) << "\n  got  "
+                      << got.dump().substr(0, 1500);
 }
 
 Value canonical_conversation(Value c) {
@@ -69,8 +72,8 @@ Value canonical_conversation(Value c) {
 Value merged(const Value& events) {
     Value out = Value::array();
     for (const Value& e : events) {
-        const bool joins = !out.empty() && e[0] != "call" && out.back().size() == e.size() && out.back()[0] == e[0] &&
-                           (e.size() == 2 || out.back()[1] == e[1]);
+        const bool joins = !out.empty() && e[0] != "call" && out.back().size() == e.size() &&
+                           out.back()[0] == e[0] && (e.size() == 2 || out.back()[1] == e[1]);
         if (joins) {
             out.back().back() = out.back().back().get<std::string>() + e.back().get<std::string>();
         } else {
@@ -100,7 +103,8 @@ void check_timing(const Value& want, const Value& got) {
         for (size_t k = 0; k < said.size(); ++k) {
             const bool last = k + 1 == said.size();
             std::string text = said[k].back().is_string() ? said[k].back().get<std::string>() : "";
-            if (last && said[k][0] == "arguments") {  // the reference opens a parameter before its quote
+            if (last &&
+                said[k][0] == "arguments") {  // the reference opens a parameter before its quote
                 if (text.size() >= 2 && text.compare(text.size() - 2, 2, ", ") == 0) {
                     text.resize(text.size() - 2);
                 } else if (!text.empty() && text.back() == '{') {
@@ -110,8 +114,12 @@ void check_timing(const Value& want, const Value& got) {
             }
             const bool there = k < heard.size() && same_head(said[k], heard[k]);
             const std::string mine = there ? heard[k].back().get<std::string>() : "";
-            const bool enough = there && (last && said[k][0] != "call" ? mine.compare(0, text.size(), text) == 0 : mine == text);
-            if (!enough) ADD_FAILURE() << "after chunk " << i << ": want at least " << said.dump() << ", got " << heard.dump();
+            const bool enough =
+                there && (last && said[k][0] != "call" ? mine.compare(0, text.size(), text) == 0
+                                                       : mine == text);
+            if (!enough)
+                ADD_FAILURE() << "after chunk " << i << ": want at least " << said.dump()
+                              << ", got " << heard.dump();
         }
     }
 }
@@ -165,17 +173,22 @@ std::pair<Value*, std::string> delta_text(Value* e) {
         }
         if (d.contains("role") || !choice["finish_reason"].is_null()) return {nullptr, ""};
         for (const char* key : {"content", "reasoning_content"})
-            if (d.contains(key) && d[key].is_string() && !d[key].get<std::string>().empty()) return {&d[key], key};
+            if (d.contains(key) && d[key].is_string() && !d[key].get<std::string>().empty())
+                return {&d[key], key};
         return {nullptr, ""};
     }
     if (type == "content_block_delta") {
-        static const std::map<std::string, std::string> keys = {{"input_json_delta", "partial_json"}, {"text_delta", "text"}, {"thinking_delta", "thinking"}};
+        static const std::map<std::string, std::string> keys = {
+            {"input_json_delta", "partial_json"},
+            {"text_delta", "text"},
+            {"thinking_delta", "thinking"}};
         const auto found = keys.find((*e)["delta"]["type"].get<std::string>());
         if (found == keys.end()) return {nullptr, ""};
         return {&(*e)["delta"][found->second], found->second + (*e)["index"].dump()};
     }
-    if (type == "response.function_call_arguments.delta" || type == "response.custom_tool_call_input.delta" ||
-        type == "response.output_text.delta" || type == "response.reasoning_text.delta")
+    if (type == "response.function_call_arguments.delta" ||
+        type == "response.custom_tool_call_input.delta" || type == "response.output_text.delta" ||
+        type == "response.reasoning_text.delta")
         return {&(*e)["delta"], type + (*e)["output_index"].dump()};
     return {nullptr, ""};
 }
@@ -207,10 +220,15 @@ Value neutral(const Value& value, std::map<std::string, std::string>* names) {
     Value out = Value::object();
     for (const auto& item : value.items()) {
         const std::string& key = item.key();
-        const bool id = key == "id" || key == "item_id" || key == "call_id" || key == "signature" || key == "encrypted_content";
+        const bool id = key == "id" || key == "item_id" || key == "call_id" || key == "signature" ||
+                        key == "encrypted_content";
         if (id && item.value().is_string()) {
-            out[key] = names->emplace(item.value().get<std::string>(), "id" + std::to_string(names->size())).first->second;
-        } else if ((key == "created" || key == "created_at" || key == "completed_at") && item.value().is_number()) {
+            out[key] =
+                names
+                    ->emplace(item.value().get<std::string>(), "id" + std::to_string(names->size()))
+                    .first->second;
+        } else if ((key == "created" || key == "created_at" || key == "completed_at") &&
+                   item.value().is_number()) {
             out[key] = 0;
         } else {
             out[key] = neutral(item.value(), names);
@@ -258,12 +276,15 @@ void check_case(const Value& test_case, const std::string& line) {
     const Value& want = test_case["expect"];
     SCOPED_TRACE(request["id"].get<std::string>() + " " + test_case.value("name", ""));
     const std::string op = request["op"].get<std::string>();
-    const std::string text = op == "encode" ? encode_json_line(released_tokenizer(), line) : parse_json_line(&released_tokenizer(), line);
+    const std::string text = op == "encode" ? encode_json_line(released_tokenizer(), line)
+                                            : parse_json_line(&released_tokenizer(), line);
     const Value got = Value::parse(text, nullptr, false);
     ASSERT_TRUE(got.is_object()) << text;
     EXPECT_EQ(got["id"], request["id"]);
     if (want.contains("error") || got.contains("error")) {
-        const auto status = [](const Value& v) { return v.contains("error") ? v["error"]["status"].get<int>() : 200; };
+        const auto status = [](const Value& v) {
+            return v.contains("error") ? v["error"]["status"].get<int>() : 200;
+        };
         EXPECT_EQ(status(want), status(got)) << text.substr(0, 400);
         return;
     }
@@ -272,7 +293,9 @@ void check_case(const Value& test_case, const std::string& line) {
             if (want.contains(key)) check(key, want[key], got.value(key, Value()));
         if (want.contains("conversation")) {
             ASSERT_TRUE(got.contains("conversation"));
-            check("conversation", canonical_conversation(want["conversation"]), canonical_conversation(got["conversation"]));
+            check("conversation",
+                  canonical_conversation(want["conversation"]),
+                  canonical_conversation(got["conversation"]));
         }
     } else if (op == "parse") {
         check_parse(request, want, got);
@@ -292,13 +315,27 @@ void run_file(const std::string& name, size_t num_cases) {
     }
 }
 
-TEST(RecipeGolden, EncodeCases) { run_file("encode", 170); }
-TEST(RecipeGolden, ConvertCases) { run_file("convert", 110); }
-TEST(RecipeGolden, ErrorCases) { run_file("error", 124); }
-TEST(RecipeGolden, ParseCases) { run_file("parse", 129); }
-TEST(RecipeGolden, RespondCases) { run_file("respond", 32); }
-TEST(RecipeGolden, ModelCases) { run_file("model", 40); }
-TEST(RecipeGolden, OwnCases) { run_file("own", 21); }
+TEST(RecipeGolden, EncodeCases) {
+    run_file("encode", 170);
+}
+TEST(RecipeGolden, ConvertCases) {
+    run_file("convert", 110);
+}
+TEST(RecipeGolden, ErrorCases) {
+    run_file("error", 124);
+}
+TEST(RecipeGolden, ParseCases) {
+    run_file("parse", 129);
+}
+TEST(RecipeGolden, RespondCases) {
+    run_file("respond", 32);
+}
+TEST(RecipeGolden, ModelCases) {
+    run_file("model", 40);
+}
+TEST(RecipeGolden, OwnCases) {
+    run_file("own", 21);
+}
 
 }  // namespace
 }  // namespace deepinfer::recipe

@@ -21,13 +21,19 @@ std::vector<StreamEvent> Responder::push(std::string_view text, int64_t num_toke
     return events;
 }
 
-bool Responder::finished() const { return parser_.finished(); }
+bool Responder::finished() const {
+    return parser_.finished();
+}
 
-std::unique_ptr<Responder> make_responder(const ConvertedRequest& request, ResponseContext context) {
+std::unique_ptr<Responder> make_responder(const ConvertedRequest& request,
+                                          ResponseContext context) {
     switch (request.protocol) {
-        case Protocol::kMessages: return make_messages_responder(request, std::move(context));
-        case Protocol::kResponses: return make_responses_responder(request, std::move(context));
-        case Protocol::kChatCompletions: break;
+        case Protocol::kMessages:
+            return make_messages_responder(request, std::move(context));
+        case Protocol::kResponses:
+            return make_responses_responder(request, std::move(context));
+        case Protocol::kChatCompletions:
+            break;
     }
     return make_chat_responder(request, std::move(context));
 }

@@ -8,7 +8,8 @@ namespace {
 class ChatResponder final : public Responder {
   public:
     ChatResponder(const ConvertedRequest& request, ResponseContext context)
-        : Responder(request, std::move(context)), include_usage_(request.include_usage && request.stream) {}
+        : Responder(request, std::move(context)),
+          include_usage_(request.include_usage && request.stream) {}
 
     std::vector<StreamEvent> start() override {
         Json delta = Json::object({{"role", "assistant"}});
@@ -26,7 +27,8 @@ class ChatResponder final : public Responder {
         on_deltas(deltas, &events);
         Json delta = Json::object({{"content", ""}});
         if (thinking_) delta.set("reasoning_content", Json());
-        events.push_back(chunk(std::move(delta), finish_reason_name(parser_.finish_reason()), true));
+        events.push_back(
+            chunk(std::move(delta), finish_reason_name(parser_.finish_reason()), true));
         return events;
     }
 
@@ -36,8 +38,12 @@ class ChatResponder final : public Responder {
         if (!calls_.empty()) {
             Json list = Json::array();
             for (size_t i = 0; i < calls_.size(); ++i) {
-                Json call = Json::object({{"index", static_cast<int64_t>(i)}, {"id", calls_[i].id}, {"type", "function"}});
-                call.set("function", Json::object({{"name", calls_[i].name}, {"arguments", calls_[i].arguments}}));
+                Json call = Json::object({{"index", static_cast<int64_t>(i)},
+                                          {"id", calls_[i].id},
+                                          {"type", "function"}});
+                call.set(
+                    "function",
+                    Json::object({{"name", calls_[i].name}, {"arguments", calls_[i].arguments}}));
                 list.push_back(std::move(call));
             }
             message.set("tool_calls", std::move(list));
@@ -45,7 +51,8 @@ class ChatResponder final : public Responder {
         Json choice = Json::object({{"index", context_.choice_idx}});
         choice.set("message", std::move(message));
         choice.set("logprobs", Json());
-        choice.set("finish_reason", done_ ? Json(finish_reason_name(parser_.finish_reason())) : Json());
+        choice.set("finish_reason",
+                   done_ ? Json(finish_reason_name(parser_.finish_reason())) : Json());
         Json out = head("chat.completion");
         out.set("choices", Json::array({std::move(choice)}));
         out.set("usage", usage());
@@ -69,8 +76,12 @@ class ChatResponder final : public Responder {
                     if (thinking_) delta.set("reasoning_content", Json());
                     break;
                 case Delta::Kind::kCall: {
-                    calls_.push_back({"call_" + context_.response_id + "_" + std::to_string(d.call_idx), d.text, ""});
-                    Json call = Json::object({{"index", d.call_idx}, {"id", calls_.back().id}, {"type", "function"}});
+                    calls_.push_back(
+                        {"call_" + context_.response_id + "_" + std::to_string(d.call_idx),
+                         d.text,
+                         ""});
+                    Json call = Json::object(
+                        {{"index", d.call_idx}, {"id", calls_.back().id}, {"type", "function"}});
                     call.set("function", Json::object({{"name", d.text}, {"arguments", ""}}));
                     delta.set("tool_calls", Json::array({std::move(call)}));
                     break;
@@ -88,7 +99,10 @@ class ChatResponder final : public Responder {
     }
 
     Json head(const char* object) const {
-        return Json::object({{"id", context_.response_id}, {"object", object}, {"created", context_.created}, {"model", context_.model}});
+        return Json::object({{"id", context_.response_id},
+                             {"object", object},
+                             {"created", context_.created},
+                             {"model", context_.model}});
     }
 
     StreamEvent chunk(Json delta, Json finish_reason, bool with_usage) const {
@@ -108,10 +122,13 @@ class ChatResponder final : public Responder {
     }
 
     Json usage() const {
-        Json out = Json::object({{"prompt_tokens", context_.prompt_tokens}, {"completion_tokens", completion_tokens_}});
+        Json out = Json::object(
+            {{"prompt_tokens", context_.prompt_tokens}, {"completion_tokens", completion_tokens_}});
         out.set("total_tokens", context_.prompt_tokens + completion_tokens_);
         out.set("prompt_tokens_details", Json::object({{"cached_tokens", context_.cached_tokens}}));
-        if (thinking_) out.set("completion_tokens_details", Json::object({{"reasoning_tokens", reasoning_tokens_}}));
+        if (thinking_)
+            out.set("completion_tokens_details",
+                    Json::object({{"reasoning_tokens", reasoning_tokens_}}));
         out.set("prompt_cache_hit_tokens", context_.cached_tokens);
         out.set("prompt_cache_miss_tokens", context_.prompt_tokens - context_.cached_tokens);
         return out;
@@ -126,7 +143,8 @@ class ChatResponder final : public Responder {
 
 }  // namespace
 
-std::unique_ptr<Responder> make_chat_responder(const ConvertedRequest& request, ResponseContext context) {
+std::unique_ptr<Responder> make_chat_responder(const ConvertedRequest& request,
+                                               ResponseContext context) {
     return std::make_unique<ChatResponder>(request, std::move(context));
 }
 

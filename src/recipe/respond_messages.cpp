@@ -28,7 +28,8 @@ class MessagesResponder final : public Responder {
         close(&events);
         done_ = true;
         Json end = Json::object({{"type", "message_delta"}});
-        end.set("delta", Json::object({{"stop_reason", stop_reason()}, {"stop_sequence", stop_sequence()}}));
+        end.set("delta",
+                Json::object({{"stop_reason", stop_reason()}, {"stop_sequence", stop_sequence()}}));
         end.set("usage", usage(completion_tokens_));
         emit(std::move(end), &events);
         emit(Json::object({{"type", "message_stop"}}), &events);
@@ -38,7 +39,8 @@ class MessagesResponder final : public Responder {
     std::string response() const override {
         Json content = Json::array();
         for (const Block& block : blocks_) content.push_back(whole(block));
-        return dump_python(message(std::move(content), stop_reason(), stop_sequence(), completion_tokens_));
+        return dump_python(
+            message(std::move(content), stop_reason(), stop_sequence(), completion_tokens_));
     }
 
   private:
@@ -52,18 +54,31 @@ class MessagesResponder final : public Responder {
     void on_deltas(const std::vector<Delta>& deltas, std::vector<StreamEvent>* events) override {
         for (const Delta& d : deltas) {
             switch (d.kind) {
-                case Delta::Kind::kReasoning: append("thinking", "thinking_delta", "thinking", d.text, events); break;
-                case Delta::Kind::kContent: append("text", "text_delta", "text", d.text, events); break;
+                case Delta::Kind::kReasoning:
+                    append("thinking", "thinking_delta", "thinking", d.text, events);
+                    break;
+                case Delta::Kind::kContent:
+                    append("text", "text_delta", "text", d.text, events);
+                    break;
                 case Delta::Kind::kCall:
                     close(events);
-                    open("tool_use", "toolu_" + context_.response_id + "_" + std::to_string(d.call_idx), d.text, events);
+                    open("tool_use",
+                         "toolu_" + context_.response_id + "_" + std::to_string(d.call_idx),
+                         d.text,
+                         events);
                     break;
-                case Delta::Kind::kArguments: append("tool_use", "input_json_delta", "partial_json", d.text, events); break;
+                case Delta::Kind::kArguments:
+                    append("tool_use", "input_json_delta", "partial_json", d.text, events);
+                    break;
             }
         }
     }
 
-    void append(const char* type, const char* delta_type, const char* key, const std::string& text, std::vector<StreamEvent>* events) {
+    void append(const char* type,
+                const char* delta_type,
+                const char* key,
+                const std::string& text,
+                std::vector<StreamEvent>* events) {
         if (!is_open_ || blocks_.back().type != type) {
             close(events);
             open(type, "", "", events);
@@ -78,7 +93,10 @@ class MessagesResponder final : public Responder {
         emit(std::move(event), events);
     }
 
-    void open(std::string type, std::string id, std::string name, std::vector<StreamEvent>* events) {
+    void open(std::string type,
+              std::string id,
+              std::string name,
+              std::vector<StreamEvent>* events) {
         blocks_.push_back({std::move(type), std::move(id), std::move(name), ""});
         is_open_ = true;
         const Block& block = blocks_.back();
@@ -102,7 +120,9 @@ class MessagesResponder final : public Responder {
     void close(std::vector<StreamEvent>* events) {
         if (!is_open_) return;
         if (blocks_.back().type == "thinking")
-            block_delta(Json::object({{"type", "signature_delta"}, {"signature", context_.response_id}}), events);
+            block_delta(
+                Json::object({{"type", "signature_delta"}, {"signature", context_.response_id}}),
+                events);
         emit(Json::object({{"type", "content_block_stop"}, {"index", index()}}), events);
         is_open_ = false;
     }
@@ -136,10 +156,14 @@ class MessagesResponder final : public Responder {
     Json stop_reason() const {
         if (!done_) return {};
         switch (parser_.finish_reason()) {
-            case FinishReason::kLength: return "max_tokens";
-            case FinishReason::kContentFilter: return "refusal";
-            case FinishReason::kToolCalls: return "tool_use";
-            default: return parser_.stop_sequence() ? "stop_sequence" : "end_turn";
+            case FinishReason::kLength:
+                return "max_tokens";
+            case FinishReason::kContentFilter:
+                return "refusal";
+            case FinishReason::kToolCalls:
+                return "tool_use";
+            default:
+                return parser_.stop_sequence() ? "stop_sequence" : "end_turn";
         }
     }
     Json stop_sequence() const {
@@ -147,7 +171,8 @@ class MessagesResponder final : public Responder {
     }
 
     Json usage(int64_t output_tokens) const {
-        Json out = Json::object({{"input_tokens", context_.prompt_tokens - context_.cached_tokens}});
+        Json out =
+            Json::object({{"input_tokens", context_.prompt_tokens - context_.cached_tokens}});
         out.set("cache_creation_input_tokens", 0);
         out.set("cache_read_input_tokens", context_.cached_tokens);
         out.set("output_tokens", output_tokens);
@@ -156,7 +181,10 @@ class MessagesResponder final : public Responder {
     }
 
     Json message(Json content, Json reason, Json sequence, int64_t output_tokens) const {
-        Json out = Json::object({{"id", context_.response_id}, {"type", "message"}, {"role", "assistant"}, {"model", context_.model}});
+        Json out = Json::object({{"id", context_.response_id},
+                                 {"type", "message"},
+                                 {"role", "assistant"},
+                                 {"model", context_.model}});
         out.set("content", std::move(content));
         out.set("stop_reason", std::move(reason));
         out.set("stop_sequence", std::move(sequence));
@@ -175,7 +203,8 @@ class MessagesResponder final : public Responder {
 
 }  // namespace
 
-std::unique_ptr<Responder> make_messages_responder(const ConvertedRequest& request, ResponseContext context) {
+std::unique_ptr<Responder> make_messages_responder(const ConvertedRequest& request,
+                                                   ResponseContext context) {
     return std::make_unique<MessagesResponder>(request, std::move(context));
 }
 

@@ -46,16 +46,27 @@ class InputDecoder {
     void escape(char c, std::string* out) {
         state_ = kText;
         switch (c) {
-            case 'n': out->push_back('\n'); break;
-            case 'r': out->push_back('\r'); break;
-            case 't': out->push_back('\t'); break;
-            case 'b': out->push_back('\b'); break;
-            case 'f': out->push_back('\f'); break;
+            case 'n':
+                out->push_back('\n');
+                break;
+            case 'r':
+                out->push_back('\r');
+                break;
+            case 't':
+                out->push_back('\t');
+                break;
+            case 'b':
+                out->push_back('\b');
+                break;
+            case 'f':
+                out->push_back('\f');
+                break;
             case 'u':
                 hex_.clear();
                 state_ = kHex;
                 break;
-            default: out->push_back(c);
+            default:
+                out->push_back(c);
         }
     }
 
@@ -67,7 +78,8 @@ class InputDecoder {
             return;
         }
         uint32_t point = unit;
-        if (unit >= 0xDC00 && unit < 0xE000) point = high_ == 0 ? 0xFFFD : 0x10000 + ((high_ - 0xD800) << 10) + (unit - 0xDC00);
+        if (unit >= 0xDC00 && unit < 0xE000)
+            point = high_ == 0 ? 0xFFFD : 0x10000 + ((high_ - 0xD800) << 10) + (unit - 0xDC00);
         high_ = 0;
         const auto put = [out](uint32_t byte) { out->push_back(static_cast<char>(byte)); };
         if (point < 0x80) {
@@ -124,7 +136,8 @@ class ResponsesResponder final : public Responder {
         incomplete_ = result == FinishReason::kLength || result == FinishReason::kContentFilter;
         close(incomplete_ ? "incomplete" : "completed", false, &events);
         completed_at_ = context_.now ? context_.now() : context_.created;
-        Json event = Json::object({{"type", incomplete_ ? "response.incomplete" : "response.completed"}});
+        Json event =
+            Json::object({{"type", incomplete_ ? "response.incomplete" : "response.completed"}});
         event.set("response", whole());
         emit(std::move(event), &events);
         return events;
@@ -149,10 +162,18 @@ class ResponsesResponder final : public Responder {
     void on_deltas(const std::vector<Delta>& deltas, std::vector<StreamEvent>* events) override {
         for (const Delta& d : deltas) {
             switch (d.kind) {
-                case Delta::Kind::kReasoning: text_delta(Kind::kReasoning, d.text, events); break;
-                case Delta::Kind::kContent: text_delta(Kind::kMessage, d.text, events); break;
-                case Delta::Kind::kCall: begin_call(d, events); break;
-                case Delta::Kind::kArguments: arguments(d.text, events); break;
+                case Delta::Kind::kReasoning:
+                    text_delta(Kind::kReasoning, d.text, events);
+                    break;
+                case Delta::Kind::kContent:
+                    text_delta(Kind::kMessage, d.text, events);
+                    break;
+                case Delta::Kind::kCall:
+                    begin_call(d, events);
+                    break;
+                case Delta::Kind::kArguments:
+                    arguments(d.text, events);
+                    break;
             }
         }
     }
@@ -163,7 +184,8 @@ class ResponsesResponder final : public Responder {
 
     void open(Item item, std::vector<StreamEvent>* events) {
         static constexpr const char* kPrefixes[] = {"rs_", "msg_", "fc_", "ctc_"};
-        item.id = kPrefixes[static_cast<int>(item.kind)] + context_.response_id + "_" + std::to_string(items_.size());
+        item.id = kPrefixes[static_cast<int>(item.kind)] + context_.response_id + "_" +
+                  std::to_string(items_.size());
         items_.push_back(std::move(item));
         is_open_ = true;
         Item added = items_.back();
@@ -173,7 +195,8 @@ class ResponsesResponder final : public Responder {
         event.set("output_index", output_index());
         emit(std::move(event), events);
         const Kind kind = items_.back().kind;
-        if (kind == Kind::kReasoning || kind == Kind::kMessage) part_event("response.content_part.added", events);
+        if (kind == Kind::kReasoning || kind == Kind::kMessage)
+            part_event("response.content_part.added", events);
     }
 
     void close(const char* status, bool call_follows, std::vector<StreamEvent>* events) {
@@ -183,23 +206,33 @@ class ResponsesResponder final : public Responder {
         item.status = status;
         switch (item.kind) {
             case Kind::kReasoning: {
-                emit(place(Json::object({{"type", "response.reasoning_text.done"}, {"text", item.text}}), true), events);
+                emit(place(Json::object(
+                               {{"type", "response.reasoning_text.done"}, {"text", item.text}}),
+                           true),
+                     events);
                 part_event("response.content_part.done", events);
                 break;
             }
             case Kind::kMessage: {
                 item.commentary = call_follows;
-                Json done = Json::object({{"type", "response.output_text.done"}, {"text", item.text}});
+                Json done =
+                    Json::object({{"type", "response.output_text.done"}, {"text", item.text}});
                 done.set("logprobs", Json::array());
                 emit(place(std::move(done), true), events);
                 part_event("response.content_part.done", events);
                 break;
             }
             case Kind::kFunction:
-                emit(place(Json::object({{"type", "response.function_call_arguments.done"}, {"arguments", item.text}}), false), events);
+                emit(place(Json::object({{"type", "response.function_call_arguments.done"},
+                                         {"arguments", item.text}}),
+                           false),
+                     events);
                 break;
             case Kind::kCustom:
-                emit(place(Json::object({{"type", "response.custom_tool_call_input.done"}, {"input", item.text}}), false), events);
+                emit(place(Json::object({{"type", "response.custom_tool_call_input.done"},
+                                         {"input", item.text}}),
+                           false),
+                     events);
                 break;
         }
         Json event = Json::object({{"type", "response.output_item.done"}});
@@ -223,7 +256,9 @@ class ResponsesResponder final : public Responder {
             open(std::move(item), events);
         }
         items_.back().text += text;
-        Json event = Json::object({{"type", kind == Kind::kReasoning ? "response.reasoning_text.delta" : "response.output_text.delta"}});
+        Json event = Json::object({{"type",
+                                    kind == Kind::kReasoning ? "response.reasoning_text.delta"
+                                                             : "response.output_text.delta"}});
         event.set("delta", text);
         if (kind == Kind::kMessage) event.set("logprobs", Json::array());
         emit(place(std::move(event), true), events);
@@ -234,7 +269,8 @@ class ResponsesResponder final : public Responder {
         Item item;
         item.call_id = "call_" + context_.response_id + "_" + std::to_string(d.call_idx);
         item.name = d.text;
-        const bool custom = std::find(custom_tools_.begin(), custom_tools_.end(), d.text) != custom_tools_.end();
+        const bool custom =
+            std::find(custom_tools_.begin(), custom_tools_.end(), d.text) != custom_tools_.end();
         item.kind = custom ? Kind::kCustom : Kind::kFunction;
         if (const auto found = namespace_tools_.find(d.text); found != namespace_tools_.end()) {
             item.name_space = found->second.first;
@@ -250,13 +286,16 @@ class ResponsesResponder final : public Responder {
         const std::string piece = custom ? input_.push(text) : text;
         if (piece.empty()) return;
         item.text += piece;
-        Json event = Json::object({{"type", custom ? "response.custom_tool_call_input.delta" : "response.function_call_arguments.delta"}});
+        Json event = Json::object({{"type",
+                                    custom ? "response.custom_tool_call_input.delta"
+                                           : "response.function_call_arguments.delta"}});
         event.set("delta", piece);
         emit(place(std::move(event), false), events);
     }
 
     static Json part_json(const Item& item, const std::string& text) {
-        if (item.kind == Kind::kReasoning) return Json::object({{"type", "reasoning_text"}, {"text", text}});
+        if (item.kind == Kind::kReasoning)
+            return Json::object({{"type", "reasoning_text"}, {"text", text}});
         Json part = Json::object({{"type", "output_text"}});
         part.set("annotations", Json::array());
         part.set("logprobs", Json::array());
@@ -271,15 +310,19 @@ class ResponsesResponder final : public Responder {
     }
 
     Json item_json(const Item& item) const {
-        static constexpr const char* kTypes[] = {"reasoning", "message", "function_call", "custom_tool_call"};
-        Json out = Json::object({{"type", kTypes[static_cast<int>(item.kind)]}, {"id", item.id}, {"status", item.status}});
+        static constexpr const char* kTypes[] = {
+            "reasoning", "message", "function_call", "custom_tool_call"};
+        Json out = Json::object({{"type", kTypes[static_cast<int>(item.kind)]},
+                                 {"id", item.id},
+                                 {"status", item.status}});
         Json content = Json::array();
         if (item.has_part) content.push_back(part_json(item, item.text));
         switch (item.kind) {
             case Kind::kReasoning:
                 out.set("content", std::move(content));
                 out.set("summary", Json::array());
-                out.set("encrypted_content", context_.response_id + "-" + item.id.substr(item.id.rfind('_') + 1));
+                out.set("encrypted_content",
+                        context_.response_id + "-" + item.id.substr(item.id.rfind('_') + 1));
                 break;
             case Kind::kMessage:
                 out.set("role", "assistant");
@@ -291,7 +334,8 @@ class ResponsesResponder final : public Responder {
                 out.set("call_id", item.call_id);
                 out.set("name", item.name);
                 if (!item.name_space.empty()) out.set("namespace", item.name_space);
-                out.set(item.kind == Kind::kFunction ? "arguments" : "input", item.has_part ? item.text : "");
+                out.set(item.kind == Kind::kFunction ? "arguments" : "input",
+                        item.has_part ? item.text : "");
                 break;
         }
         return out;
@@ -300,7 +344,9 @@ class ResponsesResponder final : public Responder {
     // ---------------------------------------------------------------- the response
 
     Json whole() const {
-        Json out = Json::object({{"id", context_.response_id}, {"object", "response"}, {"created_at", context_.created}});
+        Json out = Json::object({{"id", context_.response_id},
+                                 {"object", "response"},
+                                 {"created_at", context_.created}});
         out.set("status", !done_ ? "in_progress" : incomplete_ ? "incomplete" : "completed");
         out.set("background", false);
         out.set("completed_at", done_ ? Json(completed_at_) : Json());
@@ -308,7 +354,10 @@ class ResponsesResponder final : public Responder {
         out.set("error", Json());
         out.set("frequency_penalty", 0.0);
         const bool length = parser_.finish_reason() == FinishReason::kLength;
-        out.set("incomplete_details", incomplete_ ? Json::object({{"reason", length ? "max_output_tokens" : "content_filter"}}) : Json());
+        out.set("incomplete_details",
+                incomplete_
+                    ? Json::object({{"reason", length ? "max_output_tokens" : "content_filter"}})
+                    : Json());
         out.set("max_tool_calls", Json());
         out.set("model", context_.model);
         out.set("moderation", Json());
@@ -325,7 +374,8 @@ class ResponsesResponder final : public Responder {
         out.set("truncation", "disabled");
         out.set("usage", done_ ? usage() : Json());
         out.set("metadata", Json::object());
-        for (const Json::Member& member : echo_json_.members()) out.set(member.first, member.second);
+        for (const Json::Member& member : echo_json_.members())
+            out.set(member.first, member.second);
         return out;
     }
 
@@ -358,7 +408,8 @@ class ResponsesResponder final : public Responder {
 
 }  // namespace
 
-std::unique_ptr<Responder> make_responses_responder(const ConvertedRequest& request, ResponseContext context) {
+std::unique_ptr<Responder> make_responses_responder(const ConvertedRequest& request,
+                                                    ResponseContext context) {
     return std::make_unique<ResponsesResponder>(request, std::move(context));
 }
 

@@ -14,9 +14,14 @@ inline constexpr std::string_view kReminderToken = "<｜latest_reminder｜>";
 inline constexpr std::string_view kThinkBegin = "<think>";
 inline constexpr std::string_view kThinkEnd = "</think>";
 /// What the model writes to point into an image.
-inline constexpr std::string_view kGroundingTokens[] = {"<｜ref｜>",     "<｜/ref｜>",   "<｜box｜>",
-                                                        "<｜/box｜>",    "<｜point｜>", "<｜/point｜>",
-                                                        "<｜polygon｜>", "<｜/polygon｜>"};
+inline constexpr std::string_view kGroundingTokens[] = {"<｜ref｜>",
+                                                        "<｜/ref｜>",
+                                                        "<｜box｜>",
+                                                        "<｜/box｜>",
+                                                        "<｜point｜>",
+                                                        "<｜/point｜>",
+                                                        "<｜polygon｜>",
+                                                        "<｜/polygon｜>"};
 inline constexpr std::string_view kDsml = "｜DSML｜";  // a token of its own, without angle brackets
 
 }  // namespace deepinfer::recipe

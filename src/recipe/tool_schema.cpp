@@ -47,7 +47,8 @@ std::string pointer_step(std::string_view step) {
     }
     std::string out;
     for (size_t i = 0; i < decoded.size(); ++i) {
-        if (decoded[i] == '~' && i + 1 < decoded.size() && (decoded[i + 1] == '0' || decoded[i + 1] == '1'))
+        if (decoded[i] == '~' && i + 1 < decoded.size() &&
+            (decoded[i + 1] == '0' || decoded[i + 1] == '1'))
             out.push_back(decoded[++i] == '0' ? '~' : '/');
         else
             out.push_back(decoded[i]);
@@ -65,7 +66,8 @@ const Json* at_pointer(const Json& root, std::string_view pointer) {
         pointer.remove_prefix(end);
         if (value->is_array()) {
             size_t idx = 0;
-            if (step.empty() || step.size() > 6 || step.find_first_not_of("0123456789") != std::string::npos)
+            if (step.empty() || step.size() > 6 ||
+                step.find_first_not_of("0123456789") != std::string::npos)
                 return nullptr;
             idx = std::stoul(step);
             if (idx >= value->items().size()) return nullptr;
@@ -89,7 +91,8 @@ class SchemaCheck {
     }
 
   private:
-    static constexpr std::string_view kTypes[] = {"array", "boolean", "integer", "null", "number", "object", "string"};
+    static constexpr std::string_view kTypes[] = {
+        "array", "boolean", "integer", "null", "number", "object", "string"};
 
     void fault(std::string message) {
         if (!fault_) fault_ = std::move(message);
@@ -98,16 +101,20 @@ class SchemaCheck {
     void collect_names(const Json& value) {
         for (const Json& item : value.items()) collect_names(item);
         for (const Json::Member& member : value.members()) {
-            if ((member.first == "$anchor" || member.first == "$dynamicAnchor") && member.second.is_string())
+            if ((member.first == "$anchor" || member.first == "$dynamicAnchor") &&
+                member.second.is_string())
                 anchors_.insert(member.second.as_string());
-            if (member.first == "$id" && member.second.is_string()) ids_.insert(member.second.as_string());
+            if (member.first == "$id" && member.second.is_string())
+                ids_.insert(member.second.as_string());
             collect_names(member.second);
         }
     }
 
     void check(const Json& schema) {
         if (fault_ || schema.is_bool()) return;
-        if (!schema.is_object()) return fault(std::string(json_kind(schema)) + " is no schema, expected an object or a boolean");
+        if (!schema.is_object())
+            return fault(std::string(json_kind(schema)) +
+                         " is no schema, expected an object or a boolean");
         for (const Json::Member& member : schema.members()) keyword(member.first, member.second);
     }
 
@@ -116,21 +123,43 @@ class SchemaCheck {
     }
 
     void keyword(const std::string& key, const Json& value) {
-        static const std::unordered_set<std::string> kSchemas = {
-            "additionalProperties", "items", "contains", "propertyNames", "not", "if", "then", "else",
-            "unevaluatedItems", "unevaluatedProperties", "contentSchema"};
+        static const std::unordered_set<std::string> kSchemas = {"additionalProperties",
+                                                                 "items",
+                                                                 "contains",
+                                                                 "propertyNames",
+                                                                 "not",
+                                                                 "if",
+                                                                 "then",
+                                                                 "else",
+                                                                 "unevaluatedItems",
+                                                                 "unevaluatedProperties",
+                                                                 "contentSchema"};
         static const std::unordered_set<std::string> kSchemaMaps = {
             "properties", "$defs", "definitions", "patternProperties", "dependentSchemas"};
-        static const std::unordered_set<std::string> kSchemaLists = {"anyOf", "allOf", "oneOf", "prefixItems"};
+        static const std::unordered_set<std::string> kSchemaLists = {
+            "anyOf", "allOf", "oneOf", "prefixItems"};
         static const std::unordered_set<std::string> kNumbers = {
             "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"};
-        static const std::unordered_set<std::string> kCounts = {
-            "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
-            "minContains", "maxContains"};
-        static const std::unordered_set<std::string> kStrings = {
-            "title", "description", "format", "$comment", "$id", "$schema", "$anchor", "$dynamicAnchor",
-            "contentEncoding", "contentMediaType"};
-        static const std::unordered_set<std::string> kBooleans = {"uniqueItems", "deprecated", "readOnly", "writeOnly"};
+        static const std::unordered_set<std::string> kCounts = {"minLength",
+                                                                "maxLength",
+                                                                "minItems",
+                                                                "maxItems",
+                                                                "minProperties",
+                                                                "maxProperties",
+                                                                "minContains",
+                                                                "maxContains"};
+        static const std::unordered_set<std::string> kStrings = {"title",
+                                                                 "description",
+                                                                 "format",
+                                                                 "$comment",
+                                                                 "$id",
+                                                                 "$schema",
+                                                                 "$anchor",
+                                                                 "$dynamicAnchor",
+                                                                 "contentEncoding",
+                                                                 "contentMediaType"};
+        static const std::unordered_set<std::string> kBooleans = {
+            "uniqueItems", "deprecated", "readOnly", "writeOnly"};
         if (key == "type") {
             type(value);
         } else if (kSchemas.count(key) != 0) {
@@ -142,15 +171,21 @@ class SchemaCheck {
                 check(member.second);
             }
         } else if (kSchemaLists.count(key) != 0) {
-            expect(value.is_array() && !value.items().empty(), key, value, "a list of schemas with at least one");
+            expect(value.is_array() && !value.items().empty(),
+                   key,
+                   value,
+                   "a list of schemas with at least one");
             for (const Json& item : value.items()) check(item);
         } else if (kNumbers.count(key) != 0) {
-            expect(value.is_number() && (key != "multipleOf" || value.as_double() > 0), key, value,
+            expect(value.is_number() && (key != "multipleOf" || value.as_double() > 0),
+                   key,
+                   value,
                    key == "multipleOf" ? "a number above 0" : "a number");
         } else if (kCounts.count(key) != 0) {
-            const bool whole = value.is_number() && value.as_double() >= 0 &&
-                               (value.is_int() || value.as_double() == static_cast<double>(static_cast<int64_t>(
-                                                                           std::min(value.as_double(), 9e15))));
+            const bool whole =
+                value.is_number() && value.as_double() >= 0 &&
+                (value.is_int() || value.as_double() == static_cast<double>(static_cast<int64_t>(
+                                                            std::min(value.as_double(), 9e15))));
             expect(whole, key, value, "a whole number, 0 or more");
         } else if (kStrings.count(key) != 0) {
             expect(value.is_string(), key, value, "a string");
@@ -173,17 +208,21 @@ class SchemaCheck {
 
     void type(const Json& value) {
         const auto known = [](const Json& v) {
-            return v.is_string() && std::find(std::begin(kTypes), std::end(kTypes), v.as_string()) != std::end(kTypes);
+            return v.is_string() &&
+                   std::find(std::begin(kTypes), std::end(kTypes), v.as_string()) !=
+                       std::end(kTypes);
         };
         if (known(value)) return;
         if (!value.is_array() || value.items().empty()) {
-            fault("keyword 'type' is " + dump_python(value).substr(0, 60) + ", expected a type name or a list of them");
+            fault("keyword 'type' is " + dump_python(value).substr(0, 60) +
+                  ", expected a type name or a list of them");
             return;
         }
         std::unordered_set<std::string> seen;
         for (const Json& item : value.items())
             if (!known(item) || !seen.insert(item.as_string()).second)
-                return fault("keyword 'type' lists " + dump_python(item).substr(0, 60) + ", expected distinct type names");
+                return fault("keyword 'type' lists " + dump_python(item).substr(0, 60) +
+                             ", expected distinct type names");
     }
 
     void strings(const std::string& key, const Json& value) {
@@ -191,11 +230,13 @@ class SchemaCheck {
         std::unordered_set<std::string> seen;
         for (const Json& item : value.items())
             if (!item.is_string() || !seen.insert(item.as_string()).second)
-                return fault("keyword '" + key + "' holds " + dump_python(item).substr(0, 60) + ", expected distinct strings");
+                return fault("keyword '" + key + "' holds " + dump_python(item).substr(0, 60) +
+                             ", expected distinct strings");
     }
 
     void pattern(const std::string& text) {
-        if (!pattern_compiles(text)) fault("\"" + text.substr(0, 60) + "\" is no regular expression");
+        if (!pattern_compiles(text))
+            fault("\"" + text.substr(0, 60) + "\" is no regular expression");
     }
 
     void reference(const std::string& key, const Json& value) {
@@ -228,18 +269,24 @@ class StrictForm {
         Json properties = Json::object();
         Json names = Json::array();
         if (given != nullptr && !given->is_null()) {
-            if (!given->is_object()) no("'properties' is " + std::string(json_kind(*given)) + ", expected an object");
+            if (!given->is_object())
+                no("'properties' is " + std::string(json_kind(*given)) + ", expected an object");
             for (const Json::Member& member : given->members()) {
                 properties.members().emplace_back(member.first, any(member.second));
                 names.push_back(member.first);
             }
         }
-        if (properties.members().empty() && !may_be_empty) no("an object without properties is not allowed");
-        if (const Json* more = schema.find("additionalProperties"); more != nullptr && !more->is_null()) {
-            if (!more->is_bool()) no("'additionalProperties' is " + std::string(json_kind(*more)) + ", expected false");
+        if (properties.members().empty() && !may_be_empty)
+            no("an object without properties is not allowed");
+        if (const Json* more = schema.find("additionalProperties");
+            more != nullptr && !more->is_null()) {
+            if (!more->is_bool())
+                no("'additionalProperties' is " + std::string(json_kind(*more)) +
+                   ", expected false");
             if (more->as_bool()) no("'additionalProperties' is true, expected false");
         }
-        if (const Json* required = schema.find("required"); required != nullptr && !required->is_null()) {
+        if (const Json* required = schema.find("required");
+            required != nullptr && !required->is_null()) {
             if (!required->is_array()) no("'required' is no array");
             std::unordered_set<std::string> listed;
             for (const Json& name : required->items()) {
@@ -248,7 +295,8 @@ class StrictForm {
                     no("required property '" + name.as_string() + "' is not among the properties");
                 listed.insert(name.as_string());
             }
-            if (listed.size() != properties.members().size()) no("'required' must list all properties");
+            if (listed.size() != properties.members().size())
+                no("'required' must list all properties");
         }
         Json out = Json::object({{"type", "object"}});
         out.set("properties", std::move(properties));
@@ -278,7 +326,8 @@ class StrictForm {
             copy_text(schema, "description", &out);
             return out;
         }
-        if (const Json* reference = schema.find("$ref"); reference != nullptr && !reference->is_null()) {
+        if (const Json* reference = schema.find("$ref");
+            reference != nullptr && !reference->is_null()) {
             if (!reference->is_string()) no("'$ref' is no string");
             return Json::object({{"$ref", *reference}});
         }
@@ -303,22 +352,34 @@ class StrictForm {
             copy_text(schema, "pattern", &out);
             copy_text(schema, "format", &out);
             if (const Json* format = out.find("format"); format != nullptr) {
-                static const std::unordered_set<std::string> kFormats = {"email", "hostname", "ipv4", "ipv6", "uuid"};
+                static const std::unordered_set<std::string> kFormats = {
+                    "email", "hostname", "ipv4", "ipv6", "uuid"};
                 if (kFormats.count(format->as_string()) == 0)
-                    no("format '" + format->as_string() + "', expected email, hostname, ipv4, ipv6 or uuid");
+                    no("format '" + format->as_string() +
+                       "', expected email, hostname, ipv4, ipv6 or uuid");
             }
             if (const Json* values = schema.find("enum"); values != nullptr && !values->is_null()) {
                 if (!values->is_array()) no("'enum' is no array");
                 for (const Json& value : values->items())
-                    if (!value.is_string()) no("'enum' of a string holds " + std::string(json_kind(value)));
+                    if (!value.is_string())
+                        no("'enum' of a string holds " + std::string(json_kind(value)));
                 out.set("enum", *values);
             }
         } else if (type == "number" || type == "integer") {
-            for (const char* key : {"const", "default", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}) {
+            for (const char* key : {"const",
+                                    "default",
+                                    "minimum",
+                                    "maximum",
+                                    "exclusiveMinimum",
+                                    "exclusiveMaximum",
+                                    "multipleOf"}) {
                 const Json* value = schema.find(key);
                 if (value == nullptr || value->is_null()) continue;
-                const bool fits = type == "number" ? value->is_number() : value->as_int64().has_value();
-                if (!fits) no(std::string("'") + key + "' is " + json_kind(*value) + " in a schema of type " + type);
+                const bool fits =
+                    type == "number" ? value->is_number() : value->as_int64().has_value();
+                if (!fits)
+                    no(std::string("'") + key + "' is " + json_kind(*value) +
+                       " in a schema of type " + type);
                 out.set(key, *value);
             }
         } else if (type != "boolean" && type != "null") {
@@ -330,7 +391,8 @@ class StrictForm {
     void copy_text(const Json& schema, const char* key, Json* out) {
         const Json* value = schema.find(key);
         if (value == nullptr || value->is_null()) return;
-        if (!value->is_string()) no(std::string("'") + key + "' is " + json_kind(*value) + ", expected a string");
+        if (!value->is_string())
+            no(std::string("'") + key + "' is " + json_kind(*value) + ", expected a string");
         out->set(key, *value);
     }
 
@@ -339,7 +401,9 @@ class StrictForm {
 
 }  // namespace
 
-std::optional<std::string> schema_fault(const Json& schema) { return SchemaCheck(schema).run(); }
+std::optional<std::string> schema_fault(const Json& schema) {
+    return SchemaCheck(schema).run();
+}
 
 Json strict_form(const Json& schema, bool top_level, bool may_be_empty, const std::string& param) {
     StrictForm form(param);

@@ -13,8 +13,9 @@ namespace deepinfer::recipe {
 /// keywords are fine. What can be enforced while decoding is the grammar part's question.
 std::optional<std::string> schema_fault(const Json& schema);
 
-/// The reduced form of a strict schema that deepseek-recipe shows (prompt spec 3.3). Refuses (throws
-/// Refusal) what has no such form. `top_level`: the value must be an object, which may be empty.
+/// The reduced form of a strict schema that deepseek-recipe shows (prompt spec 3.3). Refuses
+/// (throws Refusal) what has no such form. `top_level`: the value must be an object, which may be
+/// empty.
 Json strict_form(const Json& schema, bool top_level, bool may_be_empty, const std::string& param);
 
 }  // namespace deepinfer::recipe

@@ -6,8 +6,8 @@
 
 namespace deepinfer::recipe {
 
-/// Passes whole characters on and keeps at most the three bytes of an unfinished one. Bytes that can
-/// never become a character are U+FFFD at once, one per maximal ill-formed part.
+/// Passes whole characters on and keeps at most the three bytes of an unfinished one. Bytes that
+/// can never become a character are U+FFFD at once, one per maximal ill-formed part.
 class Utf8Stream {
   public:
     /// Appends what is decided to `out`.

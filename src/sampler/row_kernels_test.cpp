@@ -103,6 +103,26 @@ TEST(SamplingMath, RareTokensGetTheirShare) {
     }
 }
 
+TEST(SamplingMath, RefinedNoiseIsTheContracts) {  // the words of stream + 8, which few draws reach
+    testing::OracleRow row;
+    row.seed = 0x0123456789abcdefull;
+    row.position = 77;
+    row.sub_sequence = 2;
+    const NoiseKey key{row.seed, row.position, row.stream, row.sub_sequence};
+    int refined = 0;
+    for (uint32_t v = 0; v < 2000000; ++v) {
+        if (noise_word(key, v) >= 0x10000u) continue;
+        ++refined;
+        EXPECT_NEAR(
+            sm::gumbel_noise(key, v), static_cast<double>(testing::Oracle::gumbel(row, v)), 1e-14);
+    }
+    EXPECT_GT(refined, 10);
+    for (uint32_t v = 0; v < 1000; ++v) {
+        EXPECT_NEAR(
+            sm::gumbel_noise(key, v), static_cast<double>(testing::Oracle::gumbel(row, v)), 1e-14);
+    }
+}
+
 TEST(CeilShare, IsExact) {
     EXPECT_EQ(ceil_share(0.5, 10), 5u);
     EXPECT_EQ(ceil_share(0.5, 11), 6u);

@@ -228,6 +228,19 @@ TEST(Sampler, EqualsTheOracleOnLongRows) {  // the guess of top_k, both Gumbel p
     }
 }
 
+TEST(Sampler, AMisleadingSampleDoesNotShortenTopK) {  // strong tokens exactly where the guess looks
+    std::mt19937_64 rng(test_seed());
+    OracleRow row;
+    for (size_t v = 0; v < 8192; ++v) {
+        row.logits.push_back((v % 8 == 0 ? 10.0f : 0.0f) +
+                             static_cast<float>(rng() % 1000) * 1e-3f);
+    }
+    row.params.top_k = 2000;
+    row.params.logprobs = 2;
+    SamplerWorkspace ws;
+    expect_oracle(row, row_kernels(), ws);
+}
+
 TEST(Sampler, FollowsSoftmaxOverSeeds) {  // chi-square with 49 degrees of freedom
     std::mt19937_64 rng(test_seed());
     std::normal_distribution<float> normal(0, 1.5f);

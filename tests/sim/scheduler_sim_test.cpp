@@ -50,9 +50,9 @@ std::vector<Case> cases() {
     return all;
 }
 
-class SchedulerSim : public testing::TestWithParam<std::tuple<size_t, bool, bool>> {};
+class SchedulerSimRandom : public testing::TestWithParam<std::tuple<size_t, bool, bool>> {};
 
-TEST_P(SchedulerSim, EveryRequestGetsItsOwnTokens) {
+TEST_P(SchedulerSimRandom, EveryRequestGetsItsOwnTokens) {
     const auto [at, async, caching] = GetParam();
     WorldConfig c = cases()[at].config;
     c.steps = 2200;  // times 12 cases and four modes: 10^5 steps
@@ -69,8 +69,8 @@ std::string case_name(const testing::TestParamInfo<std::tuple<size_t, bool, bool
            (std::get<2>(info.param) ? "_cached" : "_uncached");
 }
 
-INSTANTIATE_TEST_SUITE_P(Random,
-                         SchedulerSim,
+INSTANTIATE_TEST_SUITE_P(Load,
+                         SchedulerSimRandom,
                          testing::Combine(testing::Range<size_t>(0, cases().size()),
                                           testing::Bool(),
                                           testing::Bool()),

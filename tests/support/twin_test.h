@@ -1,9 +1,8 @@
 // The laws that every row-wise op keeps, tested for every implementation present.
 //
-// An op's test file describes the op once, as OpCases, and instantiates the suite:
+// An op's test file describes the op once, as OpCases, and takes part with
 //
-//   INSTANTIATE_TEST_SUITE_P(RmsNorm, TwinLaws, Combine(ValuesIn(implementations()),
-//   ValuesIn(cases())), twin_test_name);
+//   DI_TWIN_LAWS(RmsNorm, rms_norm_case(1, 0), rms_norm_case(64, 3));
 //
 // src/ops/twin_laws_test.cpp holds the tests: MatchesTwin, RowIgnoresItsBatch, ThreadsDoNotMatter,
 // NanStaysInItsRow.
@@ -30,15 +29,35 @@ inline std::ostream& operator<<(std::ostream& s, const OpCase& c) {
     return s << c.name;
 }
 
-class TwinLaws : public ::testing::TestWithParam<std::tuple<Implementation, OpCase>> {
+/// All cases of one op. Made inside the tests: building them costs nothing where they are not run.
+struct OpCases {
+    const char* op;
+    std::vector<OpCase> (*make)();
+};
+inline std::ostream& operator<<(std::ostream& s, const OpCases& c) {
+    return s << c.op;
+}
+
+class TwinLaws : public ::testing::TestWithParam<std::tuple<Implementation, OpCases>> {
   protected:
     const Implementation& implementation() const { return std::get<0>(GetParam()); }
-    const OpCase& op() const { return std::get<1>(GetParam()); }
+    std::vector<OpCase> cases() const { return std::get<1>(GetParam()).make(); }
 };
 
 inline std::string twin_test_name(const ::testing::TestParamInfo<TwinLaws::ParamType>& info) {
-    return std::get<0>(info.param).name() + "_" + std::get<1>(info.param).name;
+    return std::get<0>(info.param).name();
 }
+
+/// DI_TWIN_LAWS(RmsNorm, case, case, …): the laws for every implementation over these cases.
+#define DI_TWIN_LAWS(op, ...)                                                                     \
+    std::vector<OpCase> op##TwinCases() {                                                         \
+        return {__VA_ARGS__};                                                                     \
+    }                                                                                             \
+    INSTANTIATE_TEST_SUITE_P(op,                                                                  \
+                             TwinLaws,                                                            \
+                             ::testing::Combine(::testing::ValuesIn(implementations()),           \
+                                                ::testing::Values(OpCases{#op, &op##TwinCases})), \
+                             twin_test_name)
 
 /// Tests that run once per implementation.
 class EveryImplementation : public ::testing::TestWithParam<Implementation> {};

@@ -245,6 +245,16 @@ TEST_P(CpuBackend, QuantizersAreExact) {
     window_pack_ref(ref_stream(), x.t, want_rows.t);
     ops().window_pack(stream(), x.t, got_rows.t);
     EXPECT_TRUE(same_bits(got_rows.t, want_rows.t));
+    Owned slots = make(DType::kI64, {200});
+    for (int64_t i = 0; i < 200; ++i) slots.t.ptr<int64_t>()[i] = i % 7 == 0 ? -1 : 199 - i;
+    Owned want_pool = make(DType::kU8, {200, kv_entry_bytes(128)}), got_pool = make(DType::kU8, {200, kv_entry_bytes(128)});
+    kv_entry_store_ref(ref_stream(), x.t, slots.t, want_pool.t);
+    ops().kv_entry_store(stream(), x.t, slots.t, got_pool.t);
+    EXPECT_TRUE(same_bits(got_pool.t, want_pool.t));
+    Owned want_keys = make(DType::kU8, {200, index_key_bytes(128)}), got_keys = make(DType::kU8, {200, index_key_bytes(128)});
+    index_key_store_ref(ref_stream(), x.t, slots.t, want_keys.t);
+    ops().index_key_store(stream(), x.t, slots.t, got_keys.t);
+    EXPECT_TRUE(same_bits(got_keys.t, want_keys.t));
 }
 
 TEST_P(CpuBackend, RowOpsEqualTwins) {

@@ -33,6 +33,8 @@ OpTable make_table() {
     t.engram_gate = &Bind<kIsa, &engram_gate_cpu>::call;
     t.embed_streams = &Bind<kIsa, &embed_streams_cpu>::call;
     t.window_pack = &Bind<kIsa, &window_pack_cpu>::call;
+    t.kv_entry_store = &Bind<kIsa, &kv_entry_store_cpu>::call;
+    t.index_key_store = &Bind<kIsa, &index_key_store_cpu>::call;
     t.index_scores = &Bind<kIsa, &index_scores_cpu>::call;
     t.candidate_blocks = &Bind<kIsa, &candidate_blocks_cpu>::call;
     t.topk_select = &Bind<kIsa, &topk_select_cpu>::call;

@@ -24,6 +24,8 @@ void engram_gate_cpu(const Kernels& k, Stream& stream, Tensor x, const Tensor& k
                      const Tensor& dead, float eps);
 void embed_streams_cpu(const Kernels& k, Stream& stream, const WeightMatrix& embed, const Tensor& ids, Tensor out);
 void window_pack_cpu(const Kernels& k, Stream& stream, const Tensor& kv, Tensor rows);
+void kv_entry_store_cpu(const Kernels& k, Stream& stream, const Tensor& c, const Tensor& slots, Tensor pool);
+void index_key_store_cpu(const Kernels& k, Stream& stream, const Tensor& key, const Tensor& slots, Tensor pool);
 void index_scores_cpu(const Kernels& k, Stream& stream, const Tensor& q, const Tensor& hw, const BatchView& batch,
                       const IndexCache& cache, const Tensor& candidates, int candidate_block_size, Tensor scores);
 void candidate_blocks_cpu(const Kernels& k, Stream& stream, const Tensor& scores, const Tensor& positions, int ratio,

@@ -115,17 +115,13 @@ OpCase attention_case(const Shape& s) {
     return {s.name(), {Tolerance::bf16_store()}, run};
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    SparseAttention,
-    TwinLaws,
-    ::testing::Combine(::testing::ValuesIn(implementations()),
-                       ::testing::Values(attention_case({1, 32, 1, 4, 4, 0}),
-                                         attention_case({4, 64, 16, 28, 8, 16, 8}),
-                                         attention_case({8, 64, 16, 16, 8, 0}),
-                                         attention_case({3, 96, 63, 70, 5, 2}),
-                                         attention_case({4, 512, 64, 76, 30, 65}),
-                                         attention_case({5, 64, 65, 65, 30, 128, 4}))),
-    twin_test_name);
+DI_TWIN_LAWS(SparseAttention,
+             attention_case({1, 32, 1, 4, 4, 0}),
+             attention_case({4, 64, 16, 28, 8, 16, 8}),
+             attention_case({8, 64, 16, 16, 8, 0}),
+             attention_case({3, 96, 63, 70, 5, 2}),
+             attention_case({4, 512, 64, 76, 30, 65}),
+             attention_case({5, 64, 65, 65, 30, 128, 4}));
 
 class SparseAttention : public EveryImplementation {};
 INSTANTIATE_TEST_SUITE_P(All,

@@ -48,19 +48,16 @@ OpCase gather_case(DType dtype, std::vector<int64_t> row_dims, int64_t pad) {
     return {name, {Tolerance::equal()}, run, false};
 }
 
-INSTANTIATE_TEST_SUITE_P(EmbedGather,
-                         TwinLaws,
-                         ::testing::Combine(::testing::ValuesIn(implementations()),
-                                            ::testing::Values(embed_case(DType::kBF16, 4, 64),
-                                                              embed_case(DType::kF32, 4, 33),
-                                                              embed_case(DType::kBF16, 1, 1),
-                                                              gather_case(DType::kBF16, {64}, 8),
-                                                              gather_case(DType::kF32, {4}, 0),
-                                                              gather_case(DType::kI32, {}, 0),
-                                                              gather_case(DType::kBF16, {4, 32}, 0),
-                                                              gather_case(DType::kU8, {33}, 3),
-                                                              gather_case(DType::kF64, {2, 2}, 1))),
-                         twin_test_name);
+DI_TWIN_LAWS(EmbedGather,
+             embed_case(DType::kBF16, 4, 64),
+             embed_case(DType::kF32, 4, 33),
+             embed_case(DType::kBF16, 1, 1),
+             gather_case(DType::kBF16, {64}, 8),
+             gather_case(DType::kF32, {4}, 0),
+             gather_case(DType::kI32, {}, 0),
+             gather_case(DType::kBF16, {4, 32}, 0),
+             gather_case(DType::kU8, {33}, 3),
+             gather_case(DType::kF64, {2, 2}, 1));
 
 TEST(EmbedStreams, RoundsF32EmbeddingsToNearestEven) {
     OpBench bench({"ref", ""});

@@ -56,18 +56,15 @@ OpCase pool_case(bool keys, int64_t dim, int64_t pad) {
             run};
 }
 
-INSTANTIATE_TEST_SUITE_P(KvStore,
-                         TwinLaws,
-                         ::testing::Combine(::testing::ValuesIn(implementations()),
-                                            ::testing::Values(window_pack_case(32, 0),
-                                                              window_pack_case(64, 3),
-                                                              window_pack_case(512, 0),
-                                                              pool_case(false, 16, 0),
-                                                              pool_case(false, 64, 20),
-                                                              pool_case(false, 512, 0),
-                                                              pool_case(true, 32, 0),
-                                                              pool_case(true, 128, 12))),
-                         twin_test_name);
+DI_TWIN_LAWS(KvStore,
+             window_pack_case(32, 0),
+             window_pack_case(64, 3),
+             window_pack_case(512, 0),
+             pool_case(false, 16, 0),
+             pool_case(false, 64, 20),
+             pool_case(false, 512, 0),
+             pool_case(true, 32, 0),
+             pool_case(true, 128, 12));
 
 class KvStore : public EveryImplementation {};
 INSTANTIATE_TEST_SUITE_P(All,

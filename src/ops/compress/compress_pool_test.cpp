@@ -46,14 +46,7 @@ OpCase pool_case(int ratio, int64_t dh) {
             run};
 }
 
-INSTANTIATE_TEST_SUITE_P(CompressPool,
-                         TwinLaws,
-                         ::testing::Combine(::testing::ValuesIn(implementations()),
-                                            ::testing::Values(pool_case(2, 64),
-                                                              pool_case(2, 512),
-                                                              pool_case(4, 33),
-                                                              pool_case(2, 1))),
-                         twin_test_name);
+DI_TWIN_LAWS(CompressPool, pool_case(2, 64), pool_case(2, 512), pool_case(4, 33), pool_case(2, 1));
 
 class CompressPool : public EveryImplementation {};
 INSTANTIATE_TEST_SUITE_P(All,

@@ -20,11 +20,18 @@ constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 constexpr int64_t kIndexRows = 16;   // query rows that share one widened key panel
 constexpr int64_t kKeyRun = 8;       // panels of one unit of work
 
-/// True if one of the ascending candidate blocks reaches into entries [begin, end).
-bool reaches(const int32_t* blocks, int64_t n, int block_size, int64_t begin, int64_t end) {
-    const int32_t* last = std::find(blocks, blocks + n, -1);
-    const int32_t* b = std::lower_bound(blocks, last, static_cast<int32_t>(begin / block_size));
-    return b != last && static_cast<int64_t>(*b) * block_size < end;
+/// First of row t's ascending candidate blocks that ends after entry `begin` (or the end, or a −1).
+const int32_t* first_reaching(const Tensor& candidates, int64_t t, int block_size, int64_t begin) {
+    const int32_t *b = candidates.row<int32_t>(t), *end = b + candidates.dim(1);
+    const int32_t wanted = static_cast<int32_t>(begin / block_size);
+    // −1 pads the end: as unsigned it is the largest.
+    return std::lower_bound(b, end, wanted, [](int32_t x, int32_t y) { return static_cast<uint32_t>(x) < static_cast<uint32_t>(y); });
+}
+
+/// True if one of the row's candidate blocks reaches into entries [begin, end).
+bool reaches(const Tensor& candidates, int64_t t, int block_size, int64_t begin, int64_t end) {
+    const int32_t* b = first_reaching(candidates, t, block_size, begin);
+    return b != candidates.row<int32_t>(t) + candidates.dim(1) && *b >= 0 && static_cast<int64_t>(*b) * block_size < end;
 }
 
 }  // namespace
@@ -42,6 +49,7 @@ void index_scores_cpu(const Kernels& k, Stream& stream, const Tensor& q, const T
     const int64_t row_blocks = (rows + kIndexRows - 1) / kIndexRows, run = kKeyRun * kPanelRows, runs = (n + run - 1) / run;
     parallel_for(stream, row_blocks * runs, 1, [&](int64_t begin, int64_t end) {
         float* panel = scratch<float>(Slot::kPanel, di * kPanelRows);
+        const bool as_bf16 = k.linear.reads_bf16;
         float* qs = scratch<float>(Slot::kIndex, kIndexRows * heads * (di + 1));
         float* ws = qs + kIndexRows * heads * di;
         float* dots = scratch<float>(Slot::kIndexDots, kIndexRows * heads * kPanelRows);
@@ -58,14 +66,14 @@ void index_scores_cpu(const Kernels& k, Stream& stream, const Tensor& q, const T
                 DI_CHECK_LE(most, n);
                 const int32_t* blocks = batch.block_table.row<int32_t>(seq);
                 for (int64_t t = first; t < last && j_begin < most; ++t) {
-                    k.rows.widen(&q.row<bf16>(t)->bits, heads * di, qs + (t - first) * heads * di);
+                    if (!as_bf16) k.rows.widen(&q.row<bf16>(t)->bits, heads * di, qs + (t - first) * heads * di);
                     for (int64_t h = 0; h < heads; ++h) ws[(t - first) * heads + h] = to_float(hw.row<bf16>(t)[h]);
                 }
                 for (int64_t j0 = j_begin; j0 < std::min(j_end, most); j0 += kPanelRows) {
                     const int64_t count = std::min<int64_t>(kPanelRows, most - j0);
                     const auto wanted = [&](int64_t t) {
                         return j0 < visible(t) &&
-                               (!candidates || reaches(candidates.row<int32_t>(t), candidates.dim(1), candidate_block_size, j0, j0 + count));
+                               (!candidates || reaches(candidates, t, candidate_block_size, j0, j0 + count));
                     };
                     int64_t from = first, to = last;
                     while (from < to && !wanted(from)) ++from;
@@ -77,15 +85,20 @@ void index_scores_cpu(const Kernels& k, Stream& stream, const Tensor& q, const T
                         DI_CHECK_GE(block, 0);
                         keys[j] = cache.key_pool.row<uint8_t>(block * cache.entries_per_block + (j0 + j) % cache.entries_per_block);
                     }
-                    k.index.widen_keys(keys, di, panel);
                     GemmArgs g;
-                    g.x = qs + (from - first) * heads * di;
+                    if (as_bf16) {
+                        k.index.widen_keys_bf16(keys, di, reinterpret_cast<uint16_t*>(panel));
+                        g.x_bf16 = &q.row<bf16>(from)->bits;
+                    } else {
+                        k.index.widen_keys(keys, di, panel);
+                        g.x = qs + (from - first) * heads * di;
+                    }
                     g.ldx = di;
                     g.num_rows = (to - from) * heads;
                     g.panel = reinterpret_cast<const uint8_t*>(panel);
                     g.k = di;
                     g.c = dots;
-                    k.linear.f32(g);
+                    (as_bf16 ? k.linear.bf16 : k.linear.f32)(g);
                     for (int64_t t = from; t < to; ++t) {
                         float s[kPanelRows];
                         k.index.head_sum(dots + (t - from) * heads * kPanelRows, ws + (t - first) * heads, heads, s);
@@ -95,11 +108,12 @@ void index_scores_cpu(const Kernels& k, Stream& stream, const Tensor& q, const T
                             std::copy(s, s + std::max<int64_t>(0, shown), dst);
                             continue;
                         }
-                        const int32_t* c = candidates.row<int32_t>(t);
-                        const int32_t* c_end = std::find(c, c + candidates.dim(1), -1);
-                        for (int64_t j = 0; j < shown; ++j) {
-                            const int32_t b = static_cast<int32_t>((j0 + j) / candidate_block_size);
-                            if (std::binary_search(c, c_end, b)) dst[j] = s[j];
+                        const int32_t* c = first_reaching(candidates, t, candidate_block_size, j0);
+                        const int32_t* c_end = candidates.row<int32_t>(t) + candidates.dim(1);
+                        for (; c != c_end && *c >= 0; ++c) {
+                            const int64_t b0 = static_cast<int64_t>(*c) * candidate_block_size - j0;
+                            if (b0 >= shown) break;
+                            for (int64_t j = std::max<int64_t>(0, b0); j < std::min(shown, b0 + candidate_block_size); ++j) dst[j] = s[j];
                         }
                     }
                 }
@@ -155,17 +169,56 @@ void candidate_blocks_cpu(const Kernels&, Stream& stream, const Tensor& scores, 
     });
 }
 
+namespace {
+
+constexpr int kBins = 4096;
+
+/// The k best of a row's scores, ascending. One histogram over the upper bits of the ordered scores finds
+/// the bin of the k-th; only that bin is sorted out exactly. keys: scratch for n values.
+void select_scores(const float* s, int64_t n, int64_t k, uint64_t* keys, uint32_t* ordered, int32_t* out) {
+    int64_t valid = 0;
+    for (int64_t j = 0; j < n; ++j) {  // branch-free: out has room while fewer than k are written
+        if (valid < k) out[valid] = static_cast<int32_t>(j);
+        valid += s[j] > kMinusInf;
+    }
+    if (valid <= k) {
+        std::fill(out + valid, out + k, -1);
+        return;
+    }
+    uint32_t bins[kBins] = {};
+    for (int64_t j = 0; j < n; ++j) {
+        ordered[j] = static_cast<uint32_t>(selection_key(s[j], 0) >> 32);
+        ++bins[ordered[j] >> 20];
+    }
+    int bin = kBins - 1;
+    int64_t above = 0;  // entries in better bins
+    while (above + bins[bin] < k) above += bins[bin--];
+    int64_t inside = 0;
+    for (int64_t j = 0; j < n; ++j) {
+        if (static_cast<int>(ordered[j] >> 20) == bin) keys[inside++] = selection_key(s[j], j);
+    }
+    const int64_t wanted = k - above;
+    std::nth_element(keys, keys + wanted - 1, keys + inside, std::greater<>());
+    const uint64_t least = keys[wanted - 1];
+    const uint32_t least_score = static_cast<uint32_t>(least >> 32);
+    const int64_t last_equal = 0xFFFFFFFFu - static_cast<uint32_t>(least);
+    int64_t kept = 0;
+    for (int64_t j = 0; j < n && kept < k; ++j) {
+        out[kept] = static_cast<int32_t>(j);
+        kept += ordered[j] > least_score || (ordered[j] == least_score && j <= last_equal);
+    }
+}
+
+}  // namespace
+
 void topk_select_cpu(const Kernels&, Stream& stream, const Tensor& scores, Tensor lists) {
     const int64_t n = scores.dim(1), kept = lists.dim(1);
     DI_CHECK(scores.dtype == DType::kF32 && lists.dtype == DType::kI32);
     DI_CHECK_EQ(lists.dim(0), scores.dim(0));
     parallel_for(stream, scores.dim(0), std::max<int64_t>(1, 4096 / std::max<int64_t>(1, n)), [&](int64_t begin, int64_t end) {
-        uint64_t* keys = scratch<uint64_t>(Slot::kIndex, n + 1);
-        for (int64_t t = begin; t < end; ++t) {
-            const float* s = scores.row<float>(t);
-            for (int64_t j = 0; j < n; ++j) keys[j] = selection_key(s[j], j);
-            select_best(keys, n, kept, lists.row<int32_t>(t));
-        }
+        uint64_t* keys = scratch<uint64_t>(Slot::kIndex, n + n / 2 + 2);
+        uint32_t* ordered = reinterpret_cast<uint32_t*>(keys + n + 1);
+        for (int64_t t = begin; t < end; ++t) select_scores(scores.row<float>(t), n, kept, keys, ordered, lists.row<int32_t>(t));
     });
 }
 

@@ -138,25 +138,22 @@ OpCase blocks_case(int64_t n, int block_size, int64_t kept, int ratio) {
             run};
 }
 
-INSTANTIATE_TEST_SUITE_P(Indexer,
-                         TwinLaws,
-                         ::testing::Combine(::testing::ValuesIn(implementations()),
-                                            ::testing::Values(scores_case(4, 32, 1, 8, false),
-                                                              scores_case(4, 32, 2, 8, true, 3),
-                                                              scores_case(1, 64, 4, 3, false, 1),
-                                                              scores_case(8, 128, 1, 11, true),
-                                                              scores_case(32, 128, 2, 7, false),
-                                                              topk_case(1, 1, 0),
-                                                              topk_case(0, 4, 0),
-                                                              topk_case(17, 16, 3),
-                                                              topk_case(300, 16, 0),
-                                                              topk_case(5, 8, 0),
-                                                              topk_case(1025, 512, 1),
-                                                              blocks_case(40, 4, 3, 1),
-                                                              blocks_case(41, 8, 2, 2),
-                                                              blocks_case(300, 4, 8, 1),
-                                                              blocks_case(9, 4, 16, 1))),
-                         twin_test_name);
+DI_TWIN_LAWS(Indexer,
+             scores_case(4, 32, 1, 8, false),
+             scores_case(4, 32, 2, 8, true, 3),
+             scores_case(1, 64, 4, 3, false, 1),
+             scores_case(8, 128, 1, 11, true),
+             scores_case(32, 128, 2, 7, false),
+             topk_case(1, 1, 0),
+             topk_case(0, 4, 0),
+             topk_case(17, 16, 3),
+             topk_case(300, 16, 0),
+             topk_case(5, 8, 0),
+             topk_case(1025, 512, 1),
+             blocks_case(40, 4, 3, 1),
+             blocks_case(41, 8, 2, 2),
+             blocks_case(300, 4, 8, 1),
+             blocks_case(9, 4, 16, 1));
 
 class Indexer : public EveryImplementation {};
 INSTANTIATE_TEST_SUITE_P(All,

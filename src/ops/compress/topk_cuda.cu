@@ -1,7 +1,7 @@
 // Exact selection on the device: the K largest of a row by (value descending, index ascending), listed ascending.
 //
-// One block a row. Four passes of eight bits find the K-th largest key and how many of its equals are taken;
-// a last pass in index order writes the list. Integer counts only, so the order of threads never shows.
+// One block a row. Three passes of 11, 11 and 10 bits find the K-th largest key and how many of its equals are taken;
+// then every warp counts and writes its own run of indices. Integer counts only, so the order of threads never shows.
 #include "backends/cuda/cuda_ops.h"
 #include "backends/cuda/launch.cuh"
 #include "backends/cuda/numerics.cuh"
@@ -59,71 +59,94 @@ __device__ int block_exclusive_sum(int v, int* shared, int& total) {
     return before + inclusive - v;
 }
 
-template <typename Keys>
-__device__ void select(const Keys& keys, int64_t n, int k, int32_t* list) {
-    __shared__ int histogram[256];
+/// Narrows the K-th largest key by `Bits` more bits. On entry keys with key >> (shift + Bits) == prefix are the ones
+/// in question and `want` of them are taken; on return the same one level down. want < 0: fewer keys than wanted.
+template <int Bits, typename Keys>
+__device__ void narrow(const Keys& keys, int64_t n, int shift, uint32_t& prefix, int& want, int* histogram, int* scan) {
     __shared__ uint32_t prefix_shared;
     __shared__ int want_shared;
+    constexpr int kBins = 1 << Bits;
+    for (int i = static_cast<int>(threadIdx.x); i < kBins; i += kThreads) histogram[i] = 0;
+    if (threadIdx.x == 0) want_shared = -1;
+    __syncthreads();
+#pragma unroll 4
+    for (int64_t i = threadIdx.x; i < n; i += kThreads) {
+        const uint32_t key = keys(i);
+        const bool mine = key != 0 && (shift + Bits == 32 || key >> (shift + Bits) == prefix);
+        if (mine) atomicAdd(&histogram[key >> shift & (kBins - 1)], 1);
+    }
+    __syncthreads();
+    // Thread i owns the kBins / kThreads bins from the top; the first bin where the count reaches `want` is it.
+    constexpr int kOwn = kBins / kThreads;
+    int sum = 0, total = 0;
+    for (int j = 0; j < kOwn; ++j) sum += histogram[kBins - 1 - (static_cast<int>(threadIdx.x) * kOwn + j)];
+    int above = block_exclusive_sum(sum, scan, total);
+    if (above < want && above + sum >= want) {
+        int bin = kBins - 1 - static_cast<int>(threadIdx.x) * kOwn;
+        while (above + histogram[bin] < want) above += histogram[bin--];
+        prefix_shared = prefix << Bits | static_cast<uint32_t>(bin);
+        want_shared = want - above;
+    }
+    __syncthreads();
+    prefix = prefix_shared;
+    want = want_shared;
+    __syncthreads();
+}
+
+template <typename Keys>
+__device__ void select(const Keys& keys, int64_t n, int k, int32_t* list) {
+    __shared__ int histogram[2048];
     __shared__ int scan[kThreads / 32];
+    __shared__ int greater_counts[kThreads / 32], tie_counts[kThreads / 32];
     uint32_t prefix = 0;
     int want = k;  // how many of the keys that share `prefix` are still to be taken
-    for (int shift = 24; shift >= 0; shift -= 8) {
-        for (int i = static_cast<int>(threadIdx.x); i < 256; i += kThreads) histogram[i] = 0;
-        __syncthreads();
-        for (int64_t i = threadIdx.x; i < n; i += kThreads) {
-            const uint32_t key = keys(i);
-            if (key != 0 && (shift == 24 || key >> (shift + 8) == prefix)) atomicAdd(&histogram[key >> shift & 255u], 1);
-        }
-        __syncthreads();
-        if (threadIdx.x < 32) {
-            // Lane l owns bins 255 - 8l .. 248 - 8l; the first bin from above where the count reaches `want`.
-            const int lane = static_cast<int>(threadIdx.x);
-            int sum = 0;
-            for (int j = 0; j < 8; ++j) sum += histogram[255 - lane * 8 - j];
-            int inclusive = sum;
-            for (int d = 1; d < 32; d *= 2) {
-                const int up = __shfl_up_sync(0xFFFFFFFFu, inclusive, d);
-                if (lane >= d) inclusive += up;
-            }
-            const uint32_t reached = __ballot_sync(0xFFFFFFFFu, inclusive >= want);
-            if (reached == 0) {
-                if (lane == 0) {
-                    prefix_shared = 0;
-                    want_shared = -1;  // fewer than k keys exist: take every one
-                }
-            } else if (lane == __ffs(static_cast<int>(reached)) - 1) {
-                int above = inclusive - sum;
-                int bin = 255 - lane * 8;
-                while (above + histogram[bin] < want) above += histogram[bin--];
-                prefix_shared = prefix << 8 | static_cast<uint32_t>(bin);
-                want_shared = want - above;
-            }
-        }
-        __syncthreads();
-        prefix = prefix_shared;
-        want = want_shared;
-        __syncthreads();
-        if (want < 0) break;
+    narrow<11>(keys, n, 21, prefix, want, histogram, scan);
+    if (want >= 0) {
+        narrow<11>(keys, n, 10, prefix, want, histogram, scan);
+        narrow<10>(keys, n, 0, prefix, want, histogram, scan);
     }
-    const bool all = want < 0;
-    int written = 0, ties = 0;
-    for (int64_t base = 0; base < n; base += kThreads) {
-        const int64_t i = base + threadIdx.x;
-        const uint32_t key = i < n ? keys(i) : 0;
-        int tie_total = 0;
-        bool pick = key != 0 && (all || key > prefix);
-        if (!all) {
-            const bool tie = key != 0 && key == prefix;
-            const int rank = block_exclusive_sum(tie ? 1 : 0, scan, tie_total);
-            pick = pick || (tie && ties + rank < want);
-        }
-        int total = 0;
-        const int at = block_exclusive_sum(pick ? 1 : 0, scan, total);
-        if (pick) list[written + at] = static_cast<int32_t>(i);
-        written += total;
-        ties += tie_total;
+    if (want < 0) {  // every key above 0 is taken
+        prefix = 0;
+        want = 0;
     }
-    for (int i = written + static_cast<int>(threadIdx.x); i < k; i += kThreads) list[i] = -1;
+    // Each warp owns a run of indices: it counts, learns what stands before it, then writes.
+    const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) / 32;
+    const int64_t run = (n + kThreads - 1) / kThreads * 32, begin = warp * run, end = min(n, begin + run);
+    int greater = 0, ties = 0;
+#pragma unroll 4
+    for (int64_t base = begin; base < end; base += 32) {
+        const uint32_t key = base + lane < end ? keys(base + lane) : 0;
+        greater += __popc(__ballot_sync(0xFFFFFFFFu, key > prefix));
+        ties += __popc(__ballot_sync(0xFFFFFFFFu, key != 0 && key == prefix));
+    }
+    if (lane == 0) {
+        greater_counts[warp] = greater;
+        tie_counts[warp] = ties;
+    }
+    __syncthreads();
+    int greater_before = 0, ties_before = 0, greater_all = 0, ties_all = 0;
+    for (int w = 0; w < kThreads / 32; ++w) {
+        if (w < warp) {
+            greater_before += greater_counts[w];
+            ties_before += tie_counts[w];
+        }
+        greater_all += greater_counts[w];
+        ties_all += tie_counts[w];
+    }
+    const uint32_t below = (1u << lane) - 1u;
+#pragma unroll 4
+    for (int64_t base = begin; base < end; base += 32) {
+        const uint32_t key = base + lane < end ? keys(base + lane) : 0;
+        const bool is_greater = key > prefix, is_tie = key != 0 && key == prefix;
+        const uint32_t greater_mask = __ballot_sync(0xFFFFFFFFu, is_greater), tie_mask = __ballot_sync(0xFFFFFFFFu, is_tie);
+        const int tie_rank = ties_before + __popc(tie_mask & below);
+        if (is_greater || (is_tie && tie_rank < want)) {
+            list[greater_before + __popc(greater_mask & below) + min(tie_rank, want)] = static_cast<int32_t>(base + lane);
+        }
+        greater_before += __popc(greater_mask);
+        ties_before += __popc(tie_mask);
+    }
+    for (int i = greater_all + min(ties_all, want) + static_cast<int>(threadIdx.x); i < k; i += kThreads) list[i] = -1;
 }
 
 __global__ void __launch_bounds__(kThreads) topk_kernel(const float* __restrict__ scores, int64_t stride, int64_t n, int k, int32_t* lists,

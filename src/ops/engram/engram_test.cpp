@@ -126,19 +126,16 @@ OpCase gate_case(int64_t hc, int64_t d, bool with_dead) {
             run};
 }
 
-INSTANTIATE_TEST_SUITE_P(Engram,
-                         TwinLaws,
-                         ::testing::Combine(::testing::ValuesIn(implementations()),
-                                            ::testing::Values(hash_case("release", 0, DType::kI32),
-                                                              hash_case("release", 1, DType::kI64),
-                                                              hash_case("small", 0, DType::kI32),
-                                                              lookup_case(32, 6, 3),
-                                                              lookup_case(256, 24, 0),
-                                                              lookup_case(64, 1, 0),
-                                                              gate_case(4, 32, false),
-                                                              gate_case(4, 256, true),
-                                                              gate_case(2, 17, true))),
-                         twin_test_name);
+DI_TWIN_LAWS(Engram,
+             hash_case("release", 0, DType::kI32),
+             hash_case("release", 1, DType::kI64),
+             hash_case("small", 0, DType::kI32),
+             lookup_case(32, 6, 3),
+             lookup_case(256, 24, 0),
+             lookup_case(64, 1, 0),
+             gate_case(4, 32, false),
+             gate_case(4, 256, true),
+             gate_case(2, 17, true));
 
 class Engram : public EveryImplementation {};
 INSTANTIATE_TEST_SUITE_P(All,

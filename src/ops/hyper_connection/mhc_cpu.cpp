@@ -5,6 +5,7 @@
 
 #include "backends/cpu/cpu_ops.h"
 #include "backends/cpu/kernels/mhc_inl.h"
+#include "backends/cpu/scratch.h"
 
 namespace deepinfer::cpu {
 
@@ -50,6 +51,16 @@ void sinkhorn4(float* a, int iters, float eps) {
     _mm_storeu_ps(a + 12, r3);
 }
 
+/// Coefficients of one row from its 24 sums.
+void finish_mixes(const float* m, float r, const float* scale, const float* base, int iters, float eps, float* pre, float* post, float* comb) {
+    for (int i = 0; i < 4; ++i) {
+        pre[i] = sigmoid(m[i] * r * scale[0] + base[i]) + eps;
+        post[i] = 2.0f * sigmoid(m[4 + i] * r * scale[1] + base[4 + i]);
+    }
+    for (int i = 0; i < 16; ++i) comb[i] = m[8 + i] * r * scale[2] + base[8 + i];
+    sinkhorn4(comb, iters, eps);
+}
+
 }  // namespace
 
 void mhc_mixes_cpu(const Kernels& k, Stream& stream, const Tensor& x, const Tensor& fn, const Tensor& base, const Tensor& scale,
@@ -65,19 +76,16 @@ void mhc_mixes_cpu(const Kernels& k, Stream& stream, const Tensor& x, const Tens
     const float* b = base.ptr<float>();
     const float* s = scale.ptr<float>();
     parallel_for(stream, x.dim(0), 2, [&](int64_t begin, int64_t end) {
-        for (int64_t t = begin; t < end; ++t) {
-            float m[24], squares = 0;
-            k.mhc.mix_sums(bits(x, t), fn.ptr<float>(), n, 24, m, &squares);
-            const float r = 1.0f / std::sqrt(squares / static_cast<float>(n) + norm_eps);
-            float* p = pre.row<float>(t);
-            float* q = post.row<float>(t);
-            float* c = comb.row<float>(t);
-            for (int i = 0; i < 4; ++i) {
-                p[i] = sigmoid(m[i] * r * s[0] + b[i]) + hc_eps;
-                q[i] = 2.0f * sigmoid(m[4 + i] * r * s[1] + b[4 + i]);
+        float* wide = scratch<float>(Slot::kPanel, kMixRows * n);
+        for (int64_t t0 = begin; t0 < end; t0 += kMixRows) {
+            const int num_rows = static_cast<int>(std::min<int64_t>(kMixRows, end - t0));
+            float sums[kMixRows * 24], squares[kMixRows];
+            k.mhc.mix_sums(bits(x, t0), x.stride[0], num_rows, fn.ptr<float>(), n, 24, wide, sums, squares);
+            for (int i = 0; i < num_rows; ++i) {
+                const int64_t t = t0 + i;
+                finish_mixes(sums + 24 * i, 1.0f / std::sqrt(squares[i] / static_cast<float>(n) + norm_eps), s, b, sinkhorn_iters,
+                             hc_eps, pre.row<float>(t), post.row<float>(t), comb.row<float>(t));
             }
-            for (int i = 0; i < 16; ++i) c[i] = m[8 + i] * r * s[2] + b[8 + i];
-            sinkhorn4(c, sinkhorn_iters, hc_eps);
         }
     });
 }

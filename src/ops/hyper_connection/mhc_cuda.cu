@@ -1,10 +1,15 @@
 // Hyper-connections on the device.
 //
-// mixes runs in two launches: `kSplits` blocks a row sum fixed slices of the flattened streams (so that one
+// mixes runs in two launches: up to kSplits blocks a row sum fixed slices of the flattened streams (so that one
 // row alone still uses many multiprocessors and the 2 MB of fn comes at full speed), then one warp a row adds
 // the slices in order, applies the sigmoids and normalises. The split depends on hc · D only.
+//
+// With four streams the slice sums run on the tensor cores: fn = hi + mid + lo with three bf16 parts is exact for
+// every fp32 with a normal lowest part, the streams are bf16 already, so only the order of the fp32 sums differs from
+// plain fp32 code. Other stream counts take the plain kernel.
 #include "backends/cuda/cuda_ops.h"
 #include "backends/cuda/launch.cuh"
+#include "backends/cuda/mma.cuh"
 #include "backends/cuda/numerics.cuh"
 #include "backends/cuda/views.cuh"
 
@@ -12,73 +17,108 @@ namespace deepinfer::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kSplits = 16;
+constexpr int kSplits = 64;
 constexpr int kMixThreads = 128;
 constexpr int kMaxHc = 8;
-constexpr int kDotsPerPass = 8;  ///< coefficients that share one reading of the slice
 
-/// partial[row][split][0 .. mixes] = slice dots, then the slice's sum of squares.
-/// `Rows` rows share each reading of fn; a row's own order does not depend on it.
-template <int Rows>
-__global__ void __launch_bounds__(kMixThreads) mixes_partial_kernel(const uint16_t* __restrict__ x, const float* __restrict__ fn,
-                                                                    int64_t num_rows, int v, int mixes, float* partial) {
-    __shared__ float shared[kMixThreads / 32][Rows][kDotsPerPass + 1];
-    const int slice = (v / 8 + kSplits - 1) / kSplits * 8;
-    const int begin = static_cast<int>(blockIdx.x) * slice;
-    const int end = min(v, begin + slice);
-    const int64_t row0 = static_cast<int64_t>(blockIdx.y) * Rows;
-    for (int m0 = 0; m0 < mixes; m0 += kDotsPerPass) {
-        float dot[Rows][kDotsPerPass + 1] = {};
-        for (int i = begin + static_cast<int>(threadIdx.x) * 4; i < end; i += kMixThreads * 4) {
-            float a[Rows][4];
+/// Values of one slice: a multiple of 32, so that slices are whole operand blocks.
+__host__ __device__ inline int slice_values(int v) { return (v + 32 * kSplits - 1) / (32 * kSplits) * 32; }
+__host__ __device__ inline int slice_count(int v) { return (v + slice_values(v) - 1) / slice_values(v); }
+
+/// partial[row][slice][0 .. mixes] = slice dots, then the slice's sum of squares. Plain: one block a (slice, row).
+__global__ void __launch_bounds__(kMixThreads) mixes_plain_kernel(const uint16_t* __restrict__ x, const float* __restrict__ fn, int v, int mixes,
+                                                                  float* partial) {
+    __shared__ float shared[kMixThreads / 32];
+    const int begin = static_cast<int>(blockIdx.x) * slice_values(v), end = min(v, begin + slice_values(v));
+    const uint16_t* row = x + static_cast<int64_t>(blockIdx.y) * v;
+    float* dst = partial + (static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x) * (mixes + 1);
+    for (int m = 0; m <= mixes; ++m) {
+        float dot = 0.0f;
+        for (int i = begin + static_cast<int>(threadIdx.x); i < end; i += kMixThreads) {
+            const float a = bf16_value(row[i]);
+            dot = fmaf(m < mixes ? fn[static_cast<int64_t>(m) * v + i] : a, a, dot);
+        }
+        dot = block_sum<kMixThreads>(dot, shared);
+        if (threadIdx.x == 0) dst[m] = dot;
+    }
+}
+
+constexpr int kMixes = 24;           ///< (2 + 4) · 4
+constexpr int kMixTiles = kMixes / 8;
+constexpr int kMixRowBlocks = 4;     ///< row blocks of 64 that share one conversion of the slice of fn
+
+/// The same for four streams: a warp takes 16 rows. Lane t of a quad holds eight neighbouring values of each 32, for
+/// rows and coefficients alike (any order of k serves, as long as both agree).
+__global__ void __launch_bounds__(kMixThreads) mixes_mma_kernel(const uint16_t* __restrict__ x, const float* __restrict__ fn, int64_t num_rows, int v,
+                                                                float* partial) {
+    extern __shared__ __align__(16) uint16_t parts[];  // [3][24][pitch]
+    const int slice = slice_values(v), pitch = (slice + 63) / 64 * 64 + 32;
+    const int begin = static_cast<int>(blockIdx.x) * slice, end = min(v, begin + slice);
+    for (int i = static_cast<int>(threadIdx.x); i < kMixes * slice; i += kMixThreads) {
+        const int m = i / slice, at = i % slice;
+        const float f = begin + at < end ? fn[static_cast<int64_t>(m) * v + begin + at] : 0.0f;
+        const uint16_t hi = round_bf16_bits(f);
+        const float rest = f - bf16_value(hi);
+        const uint16_t mid = round_bf16_bits(rest);
+        parts[m * pitch + at] = hi;
+        parts[(kMixes + m) * pitch + at] = mid;
+        parts[(2 * kMixes + m) * pitch + at] = round_bf16_bits(rest - bf16_value(mid));
+    }
+    __syncthreads();
+    const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4, t = lane % 4;
+    for (int block = 0; block < kMixRowBlocks; ++block) {
+        const int64_t row0 = ((static_cast<int64_t>(blockIdx.y) * kMixRowBlocks + block) * 4 + warp) * 16;
+        if (row0 >= num_rows) break;
+        const bool live0 = row0 + g < num_rows, live1 = row0 + g + 8 < num_rows;
+        const uint16_t* x0 = x + (row0 + g) * v;
+        const uint16_t* x1 = x0 + static_cast<int64_t>(8) * v;
+        float acc[kMixTiles][4] = {};
+        float squares0 = 0.0f, squares1 = 0.0f;
+#pragma unroll 2
+        for (int k = begin; k < end; k += 32) {
+            const int at = k + 8 * t;
+            uint4 a0 = make_uint4(0, 0, 0, 0), a1 = a0;
+            if (live0 && at < end) a0 = *reinterpret_cast<const uint4*>(x0 + at);
+            if (live1 && at < end) a1 = *reinterpret_cast<const uint4*>(x1 + at);
+            const uint32_t w0[4] = {a0.x, a0.y, a0.z, a0.w}, w1[4] = {a1.x, a1.y, a1.z, a1.w};
 #pragma unroll
-            for (int r = 0; r < Rows; ++r) {
-                const int64_t row = min(row0 + r, num_rows - 1);
-                const uint2 bits = *reinterpret_cast<const uint2*>(x + row * v + i);
-                a[r][0] = bf16_value(static_cast<uint16_t>(bits.x));
-                a[r][1] = bf16_value(static_cast<uint16_t>(bits.x >> 16));
-                a[r][2] = bf16_value(static_cast<uint16_t>(bits.y));
-                a[r][3] = bf16_value(static_cast<uint16_t>(bits.y >> 16));
+            for (int i = 0; i < 4; ++i) {
+                const float p = bf16_value(static_cast<uint16_t>(w0[i])), q = bf16_value(static_cast<uint16_t>(w0[i] >> 16));
+                const float r = bf16_value(static_cast<uint16_t>(w1[i])), s = bf16_value(static_cast<uint16_t>(w1[i] >> 16));
+                squares0 = fmaf(q, q, fmaf(p, p, squares0));
+                squares1 = fmaf(s, s, fmaf(r, r, squares1));
             }
+            const uint32_t first[4] = {w0[0], w1[0], w0[1], w1[1]}, second[4] = {w0[2], w1[2], w0[3], w1[3]};
 #pragma unroll
-            for (int m = 0; m < kDotsPerPass; ++m) {
-                if (m0 + m >= mixes) break;
-                const float4 f = *reinterpret_cast<const float4*>(fn + static_cast<int64_t>(m0 + m) * v + i);
+            for (int n = 0; n < kMixTiles; ++n) {
 #pragma unroll
-                for (int r = 0; r < Rows; ++r) {
-                    dot[r][m] = fmaf(f.x, a[r][0], dot[r][m]);
-                    dot[r][m] = fmaf(f.y, a[r][1], dot[r][m]);
-                    dot[r][m] = fmaf(f.z, a[r][2], dot[r][m]);
-                    dot[r][m] = fmaf(f.w, a[r][3], dot[r][m]);
+                for (int part = 0; part < 3; ++part) {
+                    const uint4 b = *reinterpret_cast<const uint4*>(parts + (part * kMixes + n * 8 + g) * pitch + at - begin);
+                    mma_m16n8k16(acc[n], first, b.x, b.y);
+                    mma_m16n8k16(acc[n], second, b.z, b.w);
                 }
             }
-            if (m0 == 0) {
+        }
 #pragma unroll
-                for (int r = 0; r < Rows; ++r) {
+        for (int d = 1; d < 4; d *= 2) {
+            squares0 += __shfl_xor_sync(0xFFFFFFFFu, squares0, d);
+            squares1 += __shfl_xor_sync(0xFFFFFFFFu, squares1, d);
+        }
+        float* dst0 = partial + ((row0 + g) * gridDim.x + blockIdx.x) * (kMixes + 1);
+        float* dst1 = dst0 + static_cast<int64_t>(8) * gridDim.x * (kMixes + 1);
 #pragma unroll
-                    for (int j = 0; j < 4; ++j) dot[r][kDotsPerPass] = fmaf(a[r][j], a[r][j], dot[r][kDotsPerPass]);
-                }
+        for (int n = 0; n < kMixTiles; ++n) {
+            if (live0) {
+                dst0[n * 8 + 2 * t] = acc[n][0];
+                dst0[n * 8 + 2 * t + 1] = acc[n][1];
+            }
+            if (live1) {
+                dst1[n * 8 + 2 * t] = acc[n][2];
+                dst1[n * 8 + 2 * t + 1] = acc[n][3];
             }
         }
-#pragma unroll
-        for (int r = 0; r < Rows; ++r) {
-#pragma unroll
-            for (int m = 0; m <= kDotsPerPass; ++m) {
-                const float s = warp_sum(dot[r][m]);
-                if ((threadIdx.x & 31) == 0) shared[threadIdx.x / 32][r][m] = s;
-            }
-        }
-        __syncthreads();
-        for (int i = static_cast<int>(threadIdx.x); i < Rows * (kDotsPerPass + 1); i += kMixThreads) {
-            const int r = i / (kDotsPerPass + 1), m = i % (kDotsPerPass + 1);
-            if (row0 + r >= num_rows) continue;
-            float s = 0.0f;
-            for (int w = 0; w < kMixThreads / 32; ++w) s += shared[w][r][m];
-            float* dst = partial + ((row0 + r) * kSplits + blockIdx.x) * (mixes + 1);
-            if (m < kDotsPerPass && m0 + m < mixes) dst[m0 + m] = s;
-            if (m == kDotsPerPass && m0 == 0) dst[mixes] = s;
-        }
-        __syncthreads();
+        if (t == 0 && live0) dst0[kMixes] = squares0;
+        if (t == 0 && live1) dst1[kMixes] = squares1;
     }
 }
 
@@ -95,9 +135,11 @@ __global__ void __launch_bounds__(128) mixes_finish_kernel(const float* __restri
     if (row >= num_rows) return;
     const int mixes = (2 + hc) * hc;
     float* m = all[warp];
+    const int slices = slice_count(v);
     for (int i = lane; i <= mixes; i += 32) {
         float s = 0.0f;
-        for (int k = 0; k < kSplits; ++k) s += partial[(row * kSplits + k) * (mixes + 1) + i];
+#pragma unroll 8
+        for (int k = 0; k < slices; ++k) s += partial[(row * slices + k) * (mixes + 1) + i];
         m[i] = s;
     }
     __syncwarp();
@@ -137,57 +179,80 @@ __global__ void __launch_bounds__(128) mixes_finish_kernel(const float* __restri
     for (int i = lane; i < hc * hc; i += 32) comb[row * hc * hc + i] = a[i];
 }
 
+/// Eight columns a thread; the row's last columns one by one when d is no multiple of 8.
 __global__ void __launch_bounds__(kThreads) collapse_kernel(const uint16_t* __restrict__ x, const float* __restrict__ pre, int hc,
-                                                            int d, uint16_t* out, int64_t out_stride, float factor) {
+                                                            int d, bool aligned, Bf16Rows out, float factor) {
     const int64_t row = blockIdx.y;
-    const int i = (static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x)) * 2;
+    const int i = (static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x)) * 8;
     if (i >= d) return;
-    float a = 0.0f, b = 0.0f;
+    const int count = min(8, d - i);
+    float sum[8] = {};
     for (int s = 0; s < hc; ++s) {
-        const uint32_t bits = *reinterpret_cast<const uint32_t*>(x + (row * hc + s) * d + i);
+        const uint16_t* src = x + (row * hc + s) * d + i;
         const float w = pre != nullptr ? pre[row * hc + s] : 1.0f;
-        a += w * bf16_value(static_cast<uint16_t>(bits));
-        b += w * bf16_value(static_cast<uint16_t>(bits >> 16));
-    }
-    out[row * out_stride + i] = round_bf16_bits(a * factor);
-    out[row * out_stride + i + 1] = round_bf16_bits(b * factor);
-}
-
-__global__ void __launch_bounds__(kThreads) expand_kernel(Bf16Rows y, const uint16_t* __restrict__ x, const float* __restrict__ post,
-                                                          const float* __restrict__ comb, int hc, int d, uint16_t* out) {
-    const int64_t row = blockIdx.y;
-    const int i = (static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x)) * 2;
-    if (i >= d) return;
-    float xs[kMaxHc][2];
+        if (count == 8) {
+            const Bf16x8 v = load8(src, aligned);
 #pragma unroll
-    for (int j = 0; j < kMaxHc; ++j) {
-        if (j >= hc) break;
-        const uint32_t bits = *reinterpret_cast<const uint32_t*>(x + (row * hc + j) * d + i);
-        xs[j][0] = bf16_value(static_cast<uint16_t>(bits));
-        xs[j][1] = bf16_value(static_cast<uint16_t>(bits >> 16));
-    }
-    const float y0 = bf16_value(y.row(row)[i]), y1 = bf16_value(y.row(row)[i + 1]);
-    for (int k = 0; k < hc; ++k) {
-        const float p = post[row * hc + k];
-        float a = p * y0, b = p * y1;
-#pragma unroll
-        for (int j = 0; j < kMaxHc; ++j) {
-            if (j >= hc) break;
-            const float c = comb[(row * hc + j) * hc + k];
-            a += c * xs[j][0];
-            b += c * xs[j][1];
+            for (int j = 0; j < 8; ++j) sum[j] += w * bf16_value(v.v[j]);
+        } else {
+            for (int j = 0; j < count; ++j) sum[j] += w * bf16_value(src[j]);
         }
-        *reinterpret_cast<uint32_t*>(out + (row * hc + k) * d + i) =
-            static_cast<uint32_t>(round_bf16_bits(a)) | (static_cast<uint32_t>(round_bf16_bits(b)) << 16);
+    }
+    Bf16x8 r;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) r.v[j] = round_bf16_bits(sum[j] * factor);
+    if (count == 8) store8(out.row(row) + i, r, out.aligned);
+    else for (int j = 0; j < count; ++j) out.row(row)[i + j] = r.v[j];
+}
+
+template <int HC>
+__global__ void __launch_bounds__(kThreads) expand_kernel(Bf16Rows y, const uint16_t* __restrict__ x, const float* __restrict__ post,
+                                                          const float* __restrict__ comb, int hc, int d, bool aligned, uint16_t* out) {
+    const int64_t row = blockIdx.y;
+    const int i = (static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x)) * 8;
+    if (i >= d) return;
+    const bool whole = i + 8 <= d;
+    const int n = HC > 0 ? HC : hc;
+    auto load = [&](const uint16_t* p, bool vector) {
+        if (whole) return load8(p, vector);
+        Bf16x8 v{};
+        for (int j = 0; j < d - i; ++j) v.v[j] = p[j];
+        return v;
+    };
+    Bf16x8 xs[HC > 0 ? HC : kMaxHc];
+#pragma unroll
+    for (int j = 0; j < (HC > 0 ? HC : kMaxHc); ++j) {
+        if (j < n) xs[j] = load(x + (row * n + j) * d + i, aligned);
+    }
+    const Bf16x8 yv = load(y.row(row) + i, y.aligned);
+    for (int k = 0; k < n; ++k) {
+        const float p = post[row * n + k];
+        float sum[8];
+#pragma unroll
+        for (int c = 0; c < 8; ++c) sum[c] = p * bf16_value(yv.v[c]);
+#pragma unroll
+        for (int j = 0; j < (HC > 0 ? HC : kMaxHc); ++j) {
+            if (j >= n) break;
+            const float w = comb[(row * n + j) * n + k];
+#pragma unroll
+            for (int c = 0; c < 8; ++c) sum[c] += w * bf16_value(xs[j].v[c]);
+        }
+        Bf16x8 r;
+#pragma unroll
+        for (int c = 0; c < 8; ++c) r.v[c] = round_bf16_bits(sum[c]);
+        uint16_t* dst = out + (row * n + k) * d + i;
+        if (whole) store8(dst, r, aligned);
+        else for (int c = 0; c < d - i; ++c) dst[c] = r.v[c];
     }
 }
 
-dim3 row_grid(int64_t rows, int64_t d) { return dim3(div_up(d, 2 * kThreads), static_cast<unsigned>(rows)); }
+dim3 row_grid(int64_t rows, int64_t d) { return dim3(div_up(d, 8 * kThreads), static_cast<unsigned>(rows)); }
+bool streams_aligned(const Tensor& x) { return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.dim(2) % 8 == 0; }
 
 void collapse(Stream& stream, const char* name, const Tensor& x, const float* pre, float factor, Tensor out) {
-    DI_CHECK(x.dtype == DType::kBF16 && x.dense() && x.dim(2) % 2 == 0);
+    DI_CHECK(x.dtype == DType::kBF16 && x.dense());
     launch(stream, name, collapse_kernel, row_grid(x.dim(0), x.dim(2)), dim3(kThreads), 0, x.ptr<uint16_t>(), pre,
-           static_cast<int>(x.dim(1)), static_cast<int>(x.dim(2)), out.ptr<uint16_t>(), out.stride[0], factor);
+           static_cast<int>(x.dim(1)), static_cast<int>(x.dim(2)), streams_aligned(x), bf16_rows(out), factor);
 }
 
 }  // namespace
@@ -200,15 +265,17 @@ void mhc_mixes(Stream& stream, const Tensor& x, const Tensor& fn, const Tensor& 
     DI_CHECK_LE(hc, kMaxHc);
     DI_CHECK_EQ(v % 8, 0);
     if (rows == 0) return;
+    const int slices = slice_count(v);
     auto* partial = static_cast<float*>(
-        cuda_stream(stream).scratch(static_cast<size_t>(rows) * kSplits * static_cast<size_t>(mixes + 1) * sizeof(float)));
-    if (rows >= 64) {
-        constexpr int kRows = 4;
-        launch(stream, "mhc_mixes_partial", mixes_partial_kernel<kRows>, dim3(kSplits, div_up(rows, kRows)), dim3(kMixThreads), 0,
-               x.ptr<uint16_t>(), fn.ptr<float>(), rows, v, mixes, partial);
+        cuda_stream(stream).scratch(static_cast<size_t>(rows) * static_cast<size_t>(slices) * static_cast<size_t>(mixes + 1) * sizeof(float)));
+    if (partial == nullptr) return;
+    if (hc == 4 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0) {
+        const size_t smem = static_cast<size_t>(3 * kMixes) * static_cast<size_t>((slice_values(v) + 63) / 64 * 64 + 32) * 2;
+        launch(stream, "mhc_mixes_partial", mixes_mma_kernel, dim3(static_cast<unsigned>(slices), div_up(rows, 64 * kMixRowBlocks)),
+               dim3(kMixThreads), smem, x.ptr<uint16_t>(), fn.ptr<float>(), rows, v, partial);
     } else {
-        launch(stream, "mhc_mixes_partial", mixes_partial_kernel<1>, dim3(kSplits, static_cast<unsigned>(rows)), dim3(kMixThreads),
-               0, x.ptr<uint16_t>(), fn.ptr<float>(), rows, v, mixes, partial);
+        launch(stream, "mhc_mixes_partial", mixes_plain_kernel, dim3(static_cast<unsigned>(slices), static_cast<unsigned>(rows)), dim3(kMixThreads),
+               0, x.ptr<uint16_t>(), fn.ptr<float>(), v, mixes, partial);
     }
     launch(stream, "mhc_mixes_finish", mixes_finish_kernel, dim3(div_up(rows, 4)), dim3(128), 0, partial, base.ptr<float>(),
            scale.ptr<float>(), rows, v, hc, sinkhorn_iters, hc_eps, norm_eps, pre.ptr<float>(), post.ptr<float>(),
@@ -224,10 +291,12 @@ void streams_mean(Stream& stream, const Tensor& x, Tensor out) {
 }
 
 void mhc_expand(Stream& stream, const Tensor& y, const Tensor& x, const Tensor& post, const Tensor& comb, Tensor out) {
-    DI_CHECK(x.dense() && out.dense() && x.dim(2) % 2 == 0);
+    DI_CHECK(x.dense() && out.dense());
     DI_CHECK_LE(x.dim(1), kMaxHc);
-    launch(stream, "mhc_expand", expand_kernel, row_grid(x.dim(0), x.dim(2)), dim3(kThreads), 0, bf16_rows(y), x.ptr<uint16_t>(),
-           post.ptr<float>(), comb.ptr<float>(), static_cast<int>(x.dim(1)), static_cast<int>(x.dim(2)), out.ptr<uint16_t>());
+    const bool aligned = streams_aligned(x) && streams_aligned(out);
+    launch(stream, "mhc_expand", x.dim(1) == 4 ? expand_kernel<4> : expand_kernel<0>, row_grid(x.dim(0), x.dim(2)), dim3(kThreads), 0, bf16_rows(y),
+           x.ptr<uint16_t>(), post.ptr<float>(), comb.ptr<float>(), static_cast<int>(x.dim(1)), static_cast<int>(x.dim(2)), aligned,
+           out.ptr<uint16_t>());
 }
 
 }  // namespace deepinfer::cuda

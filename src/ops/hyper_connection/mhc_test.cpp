@@ -69,22 +69,18 @@ OpCase streams_case(Which which, int64_t hc, int64_t d, int64_t pad) {
         op + "_hc" + std::to_string(hc) + "_d" + std::to_string(d), {Tolerance::bf16_store()}, run};
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Mhc,
-    TwinLaws,
-    ::testing::Combine(::testing::ValuesIn(implementations()),
-                       ::testing::Values(mixes_case(4, 32),
-                                         mixes_case(4, 256),
-                                         mixes_case(2, 33),
-                                         mixes_case(4, 1),
-                                         mixes_case(3, 40),
-                                         streams_case(Which::kCollapse, 4, 256, 0),
-                                         streams_case(Which::kCollapse, 2, 33, 3),
-                                         streams_case(Which::kExpand, 4, 256, 0),
-                                         streams_case(Which::kExpand, 3, 17, 0),
-                                         streams_case(Which::kMean, 4, 256, 512),
-                                         streams_case(Which::kMean, 3, 9, 1))),
-    twin_test_name);
+DI_TWIN_LAWS(Mhc,
+             mixes_case(4, 32),
+             mixes_case(4, 256),
+             mixes_case(2, 33),
+             mixes_case(4, 1),
+             mixes_case(3, 40),
+             streams_case(Which::kCollapse, 4, 256, 0),
+             streams_case(Which::kCollapse, 2, 33, 3),
+             streams_case(Which::kExpand, 4, 256, 0),
+             streams_case(Which::kExpand, 3, 17, 0),
+             streams_case(Which::kMean, 4, 256, 512),
+             streams_case(Which::kMean, 3, 9, 1));
 
 class Mhc : public EveryImplementation {};
 INSTANTIATE_TEST_SUITE_P(All,

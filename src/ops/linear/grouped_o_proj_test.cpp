@@ -23,16 +23,11 @@ OpCase grouped_case(int groups, int64_t in, int64_t ol, int64_t pad) {
     return {name, {Tolerance::bf16_store()}, run};
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    GroupedOProj,
-    TwinLaws,
-    ::testing::Combine(::testing::ValuesIn(implementations()),
-                       // 24 rows a group: scale tiles of 32 rows span two groups.
-                       ::testing::Values(grouped_case(1, 32, 32, 0),
-                                         grouped_case(2, 256, 64, 8),
-                                         grouped_case(4, 64, 24, 3),
-                                         grouped_case(2, 1024, 64, 0))),
-    twin_test_name);
+DI_TWIN_LAWS(GroupedOProj,
+             grouped_case(1, 32, 32, 0),
+             grouped_case(2, 256, 64, 8),
+             grouped_case(4, 64, 24, 3),
+             grouped_case(2, 1024, 64, 0));
 
 class GroupedOProj : public EveryImplementation {};
 INSTANTIATE_TEST_SUITE_P(All,

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kWideThreads, 1) wide_linear_kernel(const __gr
     WideRows<N> x;
     x.k = p.k;
 #pragma unroll
-    for (int i = 0; i < N / 32; ++i) {
+    for (int i = 0; i < WideRows<N>::kCount; ++i) {
         const int token = token0 + static_cast<int>(threadIdx.x) / 8 + 32 * i;
         x.row[i] = token < p.num_rows ? p.x + token * p.x_stride + static_cast<int64_t>(group) * p.k : nullptr;
     }
@@ -43,8 +43,7 @@ __global__ void __launch_bounds__(kWideThreads, 1) wide_linear_kernel(const __gr
         const int token = rank * share + i / kWideRows, r = i % kWideRows;
         if (token0 + token >= p.num_rows || row0 + r >= group_end) continue;
         const int at = token * S::kPitch + r;
-        float y = peers > 1 ? *cluster.map_shared_rank(mine + at, 0) : mine[at];
-        for (int s = 1; s < peers; ++s) y += *cluster.map_shared_rank(mine + at, s);
+        const float y = wide_sum(cluster, mine, at, peers);
         const int64_t dst = (token0 + token) * p.out_stride + row0 + r;
         if (p.out_f32) static_cast<float*>(p.out)[dst] = y;
         else static_cast<uint16_t*>(p.out)[dst] = round_bf16_bits(y);

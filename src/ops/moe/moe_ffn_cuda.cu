@@ -13,22 +13,10 @@
 #include "backends/cuda/numerics.cuh"
 #include "backends/cuda/packed_weight.h"
 #include "backends/cuda/views.cuh"
+#include "backends/cuda/wide_experts.cuh"
 
 namespace deepinfer::cuda {
 namespace {
-
-/// Rows of every expert: slots [begin[e], begin[e + 1]), the row and weight of each. Null pointers: one expert
-/// that owns slot t = row t for all num_rows rows with weight 1.
-struct Routing {
-    int32_t* begin;
-    int32_t* slot_row;
-    float* slot_weight;
-    int32_t* pair_slot;  ///< [rows · k] slot of choice i of row t
-    int num_rows;
-};
-
-__device__ __forceinline__ int slot_begin(const Routing& r, int e) { return r.begin != nullptr ? r.begin[e] : 0; }
-__device__ __forceinline__ int slot_end(const Routing& r, int e) { return r.begin != nullptr ? r.begin[e + 1] : r.num_rows; }
 
 constexpr int kRouteThreads = 256;
 
@@ -67,23 +55,6 @@ __global__ void __launch_bounds__(kRouteThreads) route_kernel(const int32_t* __r
         r.begin[e] = smaller;
         if (e == experts - 1) r.begin[experts] = at;
     }
-}
-
-struct ExpertParams {
-    const ExpertPointers* table;  ///< null: `single`
-    ExpertPointers single;
-    Routing routing;
-    const uint16_t* x;  ///< up: quantized rows; down: hidden slots
-    int64_t x_stride;
-    int k, chunks, slices;
-    int n;  ///< up: intermediate size; down: hidden size
-    float limit;
-    uint16_t* out;  ///< up: hidden [slots, n]; down: y [slots, n]
-    bool aligned;
-};
-
-__device__ __forceinline__ ExpertPointers expert_of(const ExpertParams& p) {
-    return p.table != nullptr ? p.table[blockIdx.y] : p.single;
 }
 
 /// Gate and up: a warp's four row tiles are rows b·32 .. b·32 + 31 of w1 and the same of w3.
@@ -126,18 +97,10 @@ __global__ void __launch_bounds__(kMatrixThreads) expert_up_kernel(const __grid_
         for (int i = warp; i < row_groups * count; i += kMatrixWarps) {
             const int group = i % row_groups, token = i / row_groups;
             if (block0 + group >= blocks) continue;
-            float g = round_bf16(add_slices<NT>(partials, p.slices, group * R + lane / 16, token, lane % 16));
-            float u = round_bf16(add_slices<NT>(partials, p.slices, group * R + 2 + lane / 16, token, lane % 16));
-            if (p.limit > 0.0f) {  // comparisons, not fminf: NaN stays
-                if (g > p.limit) g = p.limit;
-                if (u > p.limit) u = p.limit;
-                if (u < -p.limit) u = -p.limit;
-            }
+            const float g = add_slices<NT>(partials, p.slices, group * R + lane / 16, token, lane % 16);
+            const float u = add_slices<NT>(partials, p.slices, group * R + 2 + lane / 16, token, lane % 16);
             const float w = p.routing.slot_weight != nullptr ? p.routing.slot_weight[slot0 + token] : 1.0f;
-            const float h = round_bf16(g / (1.0f + expf(-g)) * u * w);
-            const uint32_t e = ue8m0_scale_byte(group_max<32>(fmaxf(fabsf(h), 1e-4f)), 1.0f / 448.0f);
-            const float q = e4m3_value(e4m3_code(h * ue8m0_inverse(e))) * ue8m0_value(e);
-            p.out[static_cast<int64_t>(slot0 + token) * p.n + (block0 + group) * 32 + lane] = round_bf16_bits(q);
+            p.out[static_cast<int64_t>(slot0 + token) * p.n + (block0 + group) * 32 + lane] = hidden_bits(g, u, w, p.limit);
         }
     }
 }
@@ -199,13 +162,8 @@ __global__ void __launch_bounds__(256) swiglu_kernel(Bf16Rows gate, Bf16Rows up,
     if (i >= total) return;
     const int64_t t = i / n;
     const int j = static_cast<int>(i % n);
-    float g = bf16_value(gate.row(t)[j]), u = bf16_value(up.row(t)[j]);
-    if (limit > 0.0f) {
-        if (g > limit) g = limit;
-        if (u > limit) u = limit;
-        if (u < -limit) u = -limit;
-    }
-    out.row(t)[j] = round_bf16_bits(g / (1.0f + expf(-g)) * u * (weight != nullptr ? weight[t] : 1.0f));
+    const float w = weight != nullptr ? weight[t] : 1.0f;
+    out.row(t)[j] = round_bf16_bits(swiglu_value(bf16_value(gate.row(t)[j]), bf16_value(up.row(t)[j]), w, limit));
 }
 
 template <DType T, int NT>
@@ -222,8 +180,8 @@ void run_experts(Stream& stream, const ExpertParams& up, const ExpertParams& dow
 template <DType T>
 void pick_experts(Stream& stream, const ExpertParams& up, const ExpertParams& down, int experts, double rows) {
     if (rows <= 5) return run_experts<T, 1>(stream, up, down, experts);
-    if (rows <= 12) return run_experts<T, 2>(stream, up, down, experts);
-    run_experts<T, 4>(stream, up, down, experts);
+    if (up.aligned && up.n % 64 == 0) return wide_experts(stream, T, up, down, experts, rows);
+    run_experts<T, 2>(stream, up, down, experts);
 }
 
 struct Sizes {

@@ -92,17 +92,14 @@ OpCase moe_case(int experts, int64_t k, int64_t d, int64_t inner, float limit, i
             run};
 }
 
-INSTANTIATE_TEST_SUITE_P(MoeFfn,
-                         TwinLaws,
-                         ::testing::Combine(::testing::ValuesIn(implementations()),
-                                            ::testing::Values(swiglu_case(64, 10.0f, true, 0),
-                                                              swiglu_case(33, 10.0f, false, 5),
-                                                              swiglu_case(1, 0.0f, true, 0),
-                                                              moe_case(12, 3, 256, 64, 10.0f, 0),
-                                                              moe_case(8, 2, 64, 32, 2.0f, 8),
-                                                              moe_case(1, 1, 32, 32, 0.0f, 0),
-                                                              moe_case(20, 6, 128, 96, 10.0f, 3))),
-                         twin_test_name);
+DI_TWIN_LAWS(MoeFfn,
+             swiglu_case(64, 10.0f, true, 0),
+             swiglu_case(33, 10.0f, false, 5),
+             swiglu_case(1, 0.0f, true, 0),
+             moe_case(12, 3, 256, 64, 10.0f, 0),
+             moe_case(8, 2, 64, 32, 2.0f, 8),
+             moe_case(1, 1, 32, 32, 0.0f, 0),
+             moe_case(20, 6, 128, 96, 10.0f, 3));
 
 class MoeFfn : public EveryImplementation {};
 INSTANTIATE_TEST_SUITE_P(All,

@@ -87,24 +87,19 @@ OpCase weights_case(bool normalize) {
     return {normalize ? "weights_normalized" : "weights_raw", {Tolerance::f32()}, run};
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Router,
-    TwinLaws,
-    ::testing::Combine(
-        ::testing::ValuesIn(implementations()),
-        ::testing::Values(scores_case(ScoringFunc::kSqrtSoftplus, DType::kBF16, 16, 96, 1.0f),
-                          scores_case(ScoringFunc::kSqrtSoftplus, DType::kF32, 12, 256, 1.0f),
-                          scores_case(ScoringFunc::kSqrtSoftplus, DType::kBF16, 384, 512, 0.5f),
-                          scores_case(ScoringFunc::kSigmoid, DType::kBF16, 1, 33, 2.0f),
-                          scores_case(ScoringFunc::kSoftmax, DType::kBF16, 12, 64, 1.0f),
-                          topk_case(12, 3, true),
-                          topk_case(384, 6, true),
-                          topk_case(16, 16, false),
-                          topk_case(1, 1, false),
-                          topk_case(9, 2, false),
-                          weights_case(true),
-                          weights_case(false))),
-    twin_test_name);
+DI_TWIN_LAWS(Router,
+             scores_case(ScoringFunc::kSqrtSoftplus, DType::kBF16, 16, 96, 1.0f),
+             scores_case(ScoringFunc::kSqrtSoftplus, DType::kF32, 12, 256, 1.0f),
+             scores_case(ScoringFunc::kSqrtSoftplus, DType::kBF16, 384, 512, 0.5f),
+             scores_case(ScoringFunc::kSigmoid, DType::kBF16, 1, 33, 2.0f),
+             scores_case(ScoringFunc::kSoftmax, DType::kBF16, 12, 64, 1.0f),
+             topk_case(12, 3, true),
+             topk_case(384, 6, true),
+             topk_case(16, 16, false),
+             topk_case(1, 1, false),
+             topk_case(9, 2, false),
+             weights_case(true),
+             weights_case(false));
 
 class Router : public EveryImplementation {};
 INSTANTIATE_TEST_SUITE_P(All,

@@ -28,16 +28,13 @@ OpCase rms_norm_case(int64_t n, int64_t pad, bool in_place) {
     return {name, {Tolerance::bf16_store()}, run};
 }
 
-INSTANTIATE_TEST_SUITE_P(RmsNorm,
-                         TwinLaws,
-                         ::testing::Combine(::testing::ValuesIn(implementations()),
-                                            ::testing::Values(rms_norm_case(1, 0, false),
-                                                              rms_norm_case(15, 3, false),
-                                                              rms_norm_case(64, 0, true),
-                                                              rms_norm_case(129, 7, true),
-                                                              rms_norm_case(1280, 8, false),
-                                                              rms_norm_case(5120, 0, false))),
-                         twin_test_name);
+DI_TWIN_LAWS(RmsNorm,
+             rms_norm_case(1, 0, false),
+             rms_norm_case(15, 3, false),
+             rms_norm_case(64, 0, true),
+             rms_norm_case(129, 7, true),
+             rms_norm_case(1280, 8, false),
+             rms_norm_case(5120, 0, false));
 
 class RmsNorm : public EveryImplementation {};
 INSTANTIATE_TEST_SUITE_P(All,

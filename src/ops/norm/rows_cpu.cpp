@@ -98,4 +98,35 @@ void window_pack_cpu(const Kernels& k, Stream& stream, const Tensor& kv, Tensor 
     });
 }
 
+namespace {
+
+/// pool[slots[e]] = packed row of c[e]; −1 writes nothing.
+void store_rows(Stream& stream, const Tensor& c, const Tensor& slots, Tensor pool, void (*pack)(const uint16_t*, int64_t, uint8_t*)) {
+    const int64_t n = c.dim(1);
+    DI_CHECK(c.dtype == DType::kBF16 && slots.dtype == DType::kI64 && pool.dtype == DType::kU8);
+    DI_CHECK_EQ(slots.dim(0), c.dim(0));
+    parallel_for(stream, c.dim(0), row_grain(4 * n), [&](int64_t begin, int64_t end) {
+        for (int64_t e = begin; e < end; ++e) {
+            const int64_t slot = slots.ptr<int64_t>()[e];
+            if (slot == -1) continue;
+            DI_CHECK(slot >= 0 && slot < pool.dim(0));
+            pack(bits(c, e), n, pool.row<uint8_t>(slot));
+        }
+    });
+}
+
+}  // namespace
+
+void kv_entry_store_cpu(const Kernels& k, Stream& stream, const Tensor& c, const Tensor& slots, Tensor pool) {
+    if (c.dim(1) % 32 != 0) return kv_entry_store_ref(stream, c, slots, pool);
+    DI_CHECK_EQ(pool.dim(1), kv_entry_bytes(c.dim(1)));
+    store_rows(stream, c, slots, pool, k.rows.pack_q4n);
+}
+
+void index_key_store_cpu(const Kernels& k, Stream& stream, const Tensor& key, const Tensor& slots, Tensor pool) {
+    DI_CHECK_EQ(key.dim(1) % kQ4mBlock, 0);
+    DI_CHECK_EQ(pool.dim(1), index_key_bytes(key.dim(1)));
+    store_rows(stream, key, slots, pool, k.rows.pack_q4m);
+}
+
 }  // namespace deepinfer::cpu

@@ -28,18 +28,14 @@ OpCase cast_case(Which which, int64_t n, int64_t pad, bool in_place) {
             run};
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    CastRound,
-    TwinLaws,
-    ::testing::Combine(::testing::ValuesIn(implementations()),
-                       ::testing::Values(cast_case(Which::kQ8, 32, 0, false),
-                                         cast_case(Which::kQ8, 96, 5, true),
-                                         cast_case(Which::kQ8, 5120, 0, true),
-                                         cast_case(Which::kQ4m, 32, 1, false),
-                                         cast_case(Which::kQ4m, 128, 0, true),
-                                         cast_case(Which::kScale, 1, 0, false),
-                                         cast_case(Which::kScale, 33, 2, true))),
-    twin_test_name);
+DI_TWIN_LAWS(CastRound,
+             cast_case(Which::kQ8, 32, 0, false),
+             cast_case(Which::kQ8, 96, 5, true),
+             cast_case(Which::kQ8, 5120, 0, true),
+             cast_case(Which::kQ4m, 32, 1, false),
+             cast_case(Which::kQ4m, 128, 0, true),
+             cast_case(Which::kScale, 1, 0, false),
+             cast_case(Which::kScale, 33, 2, true));
 
 class CastRound : public EveryImplementation {};
 INSTANTIATE_TEST_SUITE_P(All,

@@ -49,18 +49,15 @@ OpCase rope_case(int64_t heads, int64_t d, int64_t pairs, bool inverse, int64_t 
             run};
 }
 
-INSTANTIATE_TEST_SUITE_P(Rope,
-                         TwinLaws,
-                         ::testing::Combine(::testing::ValuesIn(implementations()),
-                                            ::testing::Values(table_case(1),
-                                                              table_case(8),
-                                                              table_case(32),
-                                                              rope_case(1, 16, 8, false, 0),
-                                                              rope_case(3, 6, 1, true, 5),
-                                                              rope_case(8, 64, 8, true, 0),
-                                                              rope_case(5, 512, 32, false, 16),
-                                                              rope_case(1, 128, 32, false, 0))),
-                         twin_test_name);
+DI_TWIN_LAWS(Rope,
+             table_case(1),
+             table_case(8),
+             table_case(32),
+             rope_case(1, 16, 8, false, 0),
+             rope_case(3, 6, 1, true, 5),
+             rope_case(8, 64, 8, true, 0),
+             rope_case(5, 512, 32, false, 16),
+             rope_case(1, 128, 32, false, 0));
 
 class Rope : public EveryImplementation {};
 INSTANTIATE_TEST_SUITE_P(All,

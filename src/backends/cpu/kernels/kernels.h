@@ -56,17 +56,23 @@ struct RowKernels {
     /// q8 and q4m fake quantization of a row (k % 32 == 0); out may be x
     void (*quant_q8)(const uint16_t* x, int64_t k, uint16_t* out) = nullptr;
     void (*quant_q4m)(const uint16_t* x, int64_t k, uint16_t* out) = nullptr;
-    /// packed q8 row: k codes, then k/32 scale bytes
+    /// packed cache rows (tensor/quant_block.h): q8 codes and scales, q4m and q4n nibbles and scales
     void (*pack_q8)(const uint16_t* x, int64_t k, uint8_t* row) = nullptr;
+    void (*pack_q4m)(const uint16_t* x, int64_t k, uint8_t* row) = nullptr;
+    void (*pack_q4n)(const uint16_t* x, int64_t k, uint8_t* row) = nullptr;
     /// rotates adjacent pairs of d values; cs = rd/2 pairs (cos, sin)
     void (*rope)(uint16_t* x, const float* cs, int64_t rd, float sign) = nullptr;
     /// bf16(silu(min(g, limit)) · clamp(up) · w); gate and up are rounded to bf16 first; n % 16 == 0
     void (*swiglu)(const float* gate, const float* up, float w, float limit, int64_t n, uint16_t* out) = nullptr;
 };
 
+constexpr int kMixRows = 4;  ///< rows that share one pass over fn
+
 struct MhcKernels {
-    /// m[o] = Σ fn[o, i] · x[i], and the sum of squares of x; n % 16 == 0
-    void (*mix_sums)(const uint16_t* x, const float* fn, int64_t n, int num_out, float* m, float* squares) = nullptr;
+    /// m[r, o] = Σ fn[o, i] · x[r, i] and squares[r] = Σ x[r, i]² for up to kMixRows rows; n % 16 == 0;
+    /// wide is scratch for num_rows · n floats
+    void (*mix_sums)(const uint16_t* x, int64_t ldx, int num_rows, const float* fn, int64_t n, int num_out, float* wide, float* m,
+                     float* squares) = nullptr;
     /// out = Σ_s pre[s] · x[s, :]
     void (*collapse)(const uint16_t* x, const float* pre, int hc, int64_t d, uint16_t* out) = nullptr;
     /// out[k] = post[k] · y + Σ_j comb[j, k] · x[j]
@@ -138,6 +144,8 @@ struct AttentionKernels {
 };
 
 struct IndexKernels {
+    /// The same as a kBf16 panel (values are exact), where linear.reads_bf16
+    void (*widen_keys_bf16)(const uint8_t* const* keys, int64_t di, uint16_t* panel) = nullptr;
     /// 32 packed index keys → an kF32 panel [di, 32]; keys[i] may be null (zeros)
     void (*widen_keys)(const uint8_t* const* keys, int64_t di, float* panel) = nullptr;
     /// scores[j] = Σ_h hw[h] · relu(dots[h, j]) for j < 32, ascending h

@@ -7,42 +7,65 @@
 namespace deepinfer::cpu {
 namespace {
 
-/// G outputs at once. Each output has kLanes chains over i and the fixed tree of vsum at the end, so
-/// the grouping does not show in the bits.
-template <int G>
-DI_INLINE void mix_group(const uint16_t* x, const float* fn, int64_t n, float* m) {
-    F acc[G];
+/// G outputs of R rows at once. Each output has kLanes chains over i and the fixed tree of vsum at the end,
+/// so neither grouping shows in the bits.
+template <int R, int G>
+DI_INLINE void mix_group(const float* x, const float* fn, int64_t n, float* m, int num_out) {
+    F acc[R][G];
     DI_UNROLL
-    for (int o = 0; o < G; ++o) acc[o] = vzero();
-    for (int64_t i = 0; i < n; i += kLanes) {
-        const F v = vload_bf16(x + i);
+    for (int r = 0; r < R; ++r) {
         DI_UNROLL
-        for (int o = 0; o < G; ++o) acc[o] = vfma(vload(fn + o * n + i), v, acc[o]);
+        for (int o = 0; o < G; ++o) acc[r][o] = vzero();
+    }
+    for (int64_t i = 0; i < n; i += kLanes) {
+        F v[R];
+        DI_UNROLL
+        for (int r = 0; r < R; ++r) v[r] = vload(x + r * n + i);
+        DI_UNROLL
+        for (int o = 0; o < G; ++o) {
+            const F w = vload(fn + o * n + i);
+            DI_UNROLL
+            for (int r = 0; r < R; ++r) acc[r][o] = vfma(w, v[r], acc[r][o]);
+        }
     }
     DI_UNROLL
-    for (int o = 0; o < G; ++o) m[o] = vsum(acc[o]);
+    for (int r = 0; r < R; ++r) {
+        DI_UNROLL
+        for (int o = 0; o < G; ++o) m[r * num_out + o] = vsum(acc[r][o]);
+    }
 }
 
-inline void mix_sums(const uint16_t* x, const float* fn, int64_t n, int num_out, float* m, float* squares) {
+template <int R, int G>
+DI_INLINE void mix_rows(const float* x, const float* fn, int64_t n, int num_out, float* m) {
+    int o = 0;
+    for (; o + G <= num_out; o += G) mix_group<R, G>(x, fn + o * n, n, m + o, num_out);
+    for (; o < num_out; ++o) mix_group<R, 1>(x, fn + o * n, n, m + o, num_out);
+}
+
+inline float sum_of_squares(const float* x, int64_t n) {
     F s[4] = {vzero(), vzero(), vzero(), vzero()};
     int64_t i = 0;
     for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
         DI_UNROLL
         for (int j = 0; j < 4; ++j) {
-            const F v = vload_bf16(x + i + j * kLanes);
+            const F v = vload(x + i + j * kLanes);
             s[j] = vfma(v, v, s[j]);
         }
     }
     for (; i < n; i += kLanes) {
-        const F v = vload_bf16(x + i);
+        const F v = vload(x + i);
         s[0] = vfma(v, v, s[0]);
     }
-    *squares = vsum((s[0] + s[1]) + (s[2] + s[3]));
-    constexpr int kGroup = kLanes == 16 ? 24 : 12;
-    int o = 0;
-    for (; o + kGroup <= num_out; o += kGroup) mix_group<kGroup>(x, fn + o * n, n, m + o);
-    for (; o + 4 <= num_out; o += 4) mix_group<4>(x, fn + o * n, n, m + o);
-    for (; o < num_out; ++o) mix_group<1>(x, fn + o * n, n, m + o);
+    return vsum((s[0] + s[1]) + (s[2] + s[3]));
+}
+
+inline void mix_sums(const uint16_t* x, int64_t ldx, int num_rows, const float* fn, int64_t n, int num_out, float* wide, float* m, float* squares) {
+    for (int r = 0; r < num_rows; ++r) {
+        for (int64_t i = 0; i < n; i += kLanes) vstore(wide + r * n + i, vload_bf16(x + r * ldx + i));
+        squares[r] = sum_of_squares(wide + r * n, n);
+    }
+    if (num_rows == kMixRows) return mix_rows<kMixRows, kLanes == 16 ? 6 : 2>(wide, fn, n, num_out, m);
+    for (int r = 0; r < num_rows; ++r) mix_rows<1, kLanes == 16 ? 24 : 12>(wide + r * n, fn, n, num_out, m + r * num_out);
 }
 
 inline void collapse(const uint16_t* x, const float* pre, int hc, int64_t d, uint16_t* out) {

@@ -147,6 +147,89 @@ inline void pack_q8_row(const uint16_t* x, int64_t k, uint8_t* row) {
     }
 }
 
+/// E2M1 codes of magnitudes from round_e2m1 and the sign of x (kept on zeros): 0..15 per lane.
+DI_INLINE I e2m1_codes(F magnitude, F x) {
+    // Twice the magnitude is 0, 1, 2, 3, 4, 6, 8 or 12; from 4 on every second or fourth is missing.
+    const I n = vround(magnitude * vset(2.0f));
+    const I upper = isel(vlt(vset(3.5f), magnitude), iadd(isrl<2>(n), iset(4)), iadd(isrl<1>(n), iset(2)));
+    const I code = isel(vlt(vset(1.75f), magnitude), upper, n);
+    return ior(code, isll<3>(isrl<31>(as_i(x))));
+}
+
+/// 32 codes → 16 bytes, even index in the low nibble.
+DI_INLINE void store_nibbles(const I* codes, uint8_t* out) {
+    uint8_t c[kBlock];
+    DI_UNROLL
+    for (int i = 0; i < kBlockV; ++i) istore_u8(c + i * kLanes, codes[i]);
+    uint64_t w[4];
+    __builtin_memcpy(w, c, 32);
+    for (int i = 0; i < 4; ++i) {
+        // Bytes b0 b1 … b7 → (b0 | b1 << 4), … in the low half.
+        uint64_t x = (w[i] | (w[i] >> 4)) & 0x00FF00FF00FF00FFull;
+        x = (x | (x >> 8)) & 0x0000FFFF0000FFFFull;
+        x = x | (x >> 16);
+        __builtin_memcpy(out + 4 * i, &x, 4);
+    }
+}
+
+inline void pack_q4m_row(const uint16_t* x, int64_t k, uint8_t* row) {
+    for (int64_t b = 0; b < k; b += kBlock) {
+        F v[kBlockV];
+        DI_UNROLL
+        for (int i = 0; i < kBlockV; ++i) v[i] = vload_bf16(x + b + i * kLanes);
+        const float amax = block_amax(v), least = 6.0f * 0x1p-126f;
+        const int e = scale_byte(amax > least ? amax : least, 1.0f / 6.0f);
+        row[k / 2 + b / kBlock] = static_cast<uint8_t>(e);
+        // A NaN scale makes every quotient NaN, whose code is its sign alone: as if the inverse were 0.
+        const F inverse = vset(e >= kNanScale ? 0.0f : pow2_of(254 - e));
+        I codes[kBlockV];
+        DI_UNROLL
+        for (int i = 0; i < kBlockV; ++i) codes[i] = e2m1_codes(round_e2m1(v[i] * inverse), v[i]);
+        store_nibbles(codes, row + b / 2);
+    }
+}
+
+/// The E4M3 code nearest to a positive scale up to 448: float_to_e4m3 of tensor/dtype.h.
+DI_INLINE uint8_t e4m3_scale(float s) {
+    if (!(s < 448.0f)) return 0x7E;
+    uint32_t u;
+    __builtin_memcpy(&u, &s, 4);
+    if (s < 0x1p-6f) return static_cast<uint8_t>((s * 512.0f + 8388608.0f) - 8388608.0f);
+    return static_cast<uint8_t>(((u + 0x7FFFFu + ((u >> 20) & 1u)) >> 20) - 960u);
+}
+DI_INLINE float e4m3_scale_value(uint8_t c) {
+    if (c < 8) return static_cast<float>(c) * 0x1p-9f;
+    const uint32_t u = (static_cast<uint32_t>(c) << 20) + (120u << 23);
+    float f;
+    __builtin_memcpy(&f, &u, 4);
+    return f;
+}
+
+inline void pack_q4n_row(const uint16_t* x, int64_t k, uint8_t* row) {
+    for (int64_t b = 0; b < k; b += kBlock) {  // two groups of 16, each with its scale
+        F v[kBlockV];
+        DI_UNROLL
+        for (int i = 0; i < kBlockV; ++i) v[i] = vload_bf16(x + b + i * kLanes);
+        I codes[kBlockV];
+        for (int half = 0; half < 2; ++half) {
+            constexpr int kHalfV = kBlockV / 2;
+            F a = vzero();
+            DI_UNROLL
+            for (int i = 0; i < kHalfV; ++i) a = vmax(vabs(v[half * kHalfV + i]), a);
+            const float amax = vhmax(a), least = 6.0f * 0x1p-9f;
+            const uint8_t c = e4m3_scale((amax > least ? amax : least) / 6.0f);
+            row[k / 2 + b / 16 + half] = c;
+            const F scale = vset(e4m3_scale_value(c));  // a true division: the scale is no power of two
+            DI_UNROLL
+            for (int i = 0; i < kHalfV; ++i) {
+                const F y = v[half * kHalfV + i];
+                codes[half * kHalfV + i] = e2m1_codes(round_e2m1(y / scale), y);
+            }
+        }
+        store_nibbles(codes, row + b / 2);
+    }
+}
+
 inline void rope_row(uint16_t* x, const float* cs, int64_t rd, float sign) {
     for (int64_t i = 0; i < rd; i += 2) {
         const float e = bf16_value(x[i]), o = bf16_value(x[i + 1]), c = cs[i], s = sign * cs[i + 1];
@@ -169,7 +252,7 @@ inline void swiglu_row(const float* gate, const float* up, float w, float limit,
 
 constexpr RowKernels row_kernels() {
     return {&rms_norm_row, &widen_row,   &narrow_row, &quant_q8_row,
-            &quant_q4m_row, &pack_q8_row, &rope_row,   &swiglu_row};
+            &quant_q4m_row, &pack_q8_row, &pack_q4m_row, &pack_q4n_row, &rope_row,   &swiglu_row};
 }
 
 }  // namespace

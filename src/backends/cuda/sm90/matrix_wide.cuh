@@ -1,4 +1,4 @@
-// The wide matrix core (Hopper): packed weight tiles times 32 .. 128 activation rows on wgmma.
+// The wide matrix core (Hopper): packed weight tiles times 16 .. 128 activation rows on wgmma.
 //
 // Two warpgroups of 64 weight rows each share the activation rows. Weights are the A operand from registers: every
 // warp copies its own packed tiles, widens them in registers and never writes them back. Activations are the B
@@ -80,7 +80,8 @@ struct WideOperand {
 /// Activation rows as this thread copies them: rows thread / 8 + 32 i of the block's N (null: zeros).
 template <int N>
 struct WideRows {
-    const uint16_t* row[N / 32];
+    static constexpr int kCount = N < 32 ? 1 : N / 32;  ///< with N = 16 half of the threads copy none
+    const uint16_t* row[kCount];
     int k;
 };
 
@@ -97,12 +98,13 @@ __device__ __forceinline__ void wide_fetch(uint8_t* stage, const uint8_t* tile, 
     if (lane < kTail) cp_async_16(weights + 1024 + lane * 16, src + 1024 + lane * 16);
     const int piece = static_cast<int>(threadIdx.x) % 8;
     if (T == DType::kBF16 && piece >= 4) return;  // 32 values: half a swizzled row
+    if (N < 32 && threadIdx.x >= 8 * N) return;
     const uint32_t rows = shared_address(stage);
 #pragma unroll
     for (int sub = 0; sub < S::kSubtiles; ++sub) {
         const int at = chunk * F::kChunk + sub * 64 + piece * 8;
 #pragma unroll
-        for (int i = 0; i < N / 32; ++i) {
+        for (int i = 0; i < WideRows<N>::kCount; ++i) {
             const int r = static_cast<int>(threadIdx.x) / 8 + 32 * i;
             const bool live = x.row[i] != nullptr && at < x.k;
             cp_async_16(rows + sub * N * 128 + r * 128 + ((piece ^ (r & 7)) << 4), live ? x.row[i] + at : reinterpret_cast<const uint16_t*>(src),
@@ -192,6 +194,14 @@ __device__ __forceinline__ void wide_store_tile(const float (&total)[N / 2], flo
 #pragma unroll
         for (int i = 0; i < 4; ++i) tile[(j * 8 + lane % 4 * 2 + i % 2) * kPitch + row + i / 2 * 8] = total[j * 4 + i];
     }
+}
+
+/// Element `at` of the finished tile: the blocks of the cluster hold one slice each, added in ascending slice.
+__device__ __forceinline__ float wide_sum(const cooperative_groups::cluster_group& cluster, float* tile, int at, int peers) {
+    if (peers == 1) return tile[at];
+    float y = *cluster.map_shared_rank(tile + at, 0);
+    for (int s = 1; s < peers; ++s) y += *cluster.map_shared_rank(tile + at, s);
+    return y;
 }
 
 __device__ __forceinline__ uint8_t* align_1024(uint8_t* p) {

@@ -1,0 +1,101 @@
+#include "deepinfer/config.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+namespace deepinfer {
+namespace {
+
+class ScopedEnv {
+  public:
+    ScopedEnv(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
+    ~ScopedEnv() { ::unsetenv(name_); }
+
+  private:
+    const char* name_;
+};
+
+TEST(EngineConfig, DefaultsAreValid) {
+    EXPECT_TRUE(EngineConfig().validate().ok());
+    ASSERT_TRUE(EngineConfig::from_environment().ok());
+    EXPECT_EQ(EngineConfig::from_environment()->backend, "cpu");
+    EXPECT_TRUE(EngineConfig::from_environment()->batch_invariant);
+}
+
+TEST(EngineConfig, EnvironmentIsRead) {
+    const ScopedEnv a("DEEPINFER_ACCELERATOR", "nvidia");
+    const ScopedEnv b("DEEPINFER_HF_MODEL_DIR", "some/where");
+    const ScopedEnv c("DEEPINFER_THREADS", "3");
+    const ScopedEnv d("DEEPINFER_BATCH_INVARIANT", "0");
+    const ScopedEnv e("DEEPINFER_ISA", "avx2");
+    const Result<EngineConfig> config = EngineConfig::from_environment();
+    ASSERT_TRUE(config.ok());
+    EXPECT_EQ(config->backend, "cuda");
+    EXPECT_EQ(config->model_dir, "some/where");
+    EXPECT_EQ(config->threads, 3);
+    EXPECT_FALSE(config->batch_invariant);
+    EXPECT_EQ(config->isa, "avx2");
+}
+
+TEST(EngineConfig, WrongVariablesAreNamed) {
+    const ScopedEnv a("DEEPINFER_ACCELERATOR", "gpu");
+    const Result<EngineConfig> config = EngineConfig::from_environment();
+    ASSERT_FALSE(config.ok());
+    EXPECT_NE(config.status().message().find("DEEPINFER_ACCELERATOR"), std::string::npos);
+}
+
+TEST(EngineConfig, LaterSwitchesAreRefusedByName) {
+    struct Row {
+        const char* name;
+        const char* value;
+        const char* said;
+    };
+    for (const Row& row : {Row{"DEEPINFER_USE_NEXTN_DECODE", "5", "nextn"},
+                           Row{"DEEPINFER_ENABLE_MTP_VARLEN", "1", "varlen"},
+                           Row{"DEEPINFER_SPEC_SAMPLING", "block", "spec_sampling"},
+                           Row{"DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE", "compact", "truncation"},
+                           Row{"DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE", "exact", "truncation"},
+                           Row{"DEEPINFER_YOCO_PREFILL_KEEP_TOKENS", "140", "keep_tokens"},
+                           Row{"DEEPINFER_OVERRIDE_NUM_EXTRA_EXPERTS", "32", "extra experts"}}) {
+        const ScopedEnv env(row.name, row.value);
+        const Result<EngineConfig> config = EngineConfig::from_environment();
+        ASSERT_TRUE(config.ok()) << row.name;
+        const Status status = config->validate();
+        EXPECT_EQ(status.code(), StatusCode::kUnimplemented) << row.name;
+        EXPECT_NE(status.message().find(row.said), std::string::npos) << status.message();
+        EXPECT_NE(status.message().find(row.value), std::string::npos) << status.message();
+    }
+    const ScopedEnv blocking("DEEPINFER_LAUNCH_BLOCKING", "1");
+    EXPECT_EQ(EngineConfig::from_environment().status().code(), StatusCode::kUnimplemented);
+}
+
+TEST(EngineConfig, NeutralValuesAreAccepted) {
+    const ScopedEnv a("DEEPINFER_USE_NEXTN_DECODE", "0");
+    const ScopedEnv b("DEEPINFER_ENABLE_MTP_VARLEN", "0");
+    const ScopedEnv c("DEEPINFER_SPEC_SAMPLING", "coupled");
+    const ScopedEnv d("DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE", "off");
+    const ScopedEnv e("DEEPINFER_OVERRIDE_NUM_EXTRA_EXPERTS", "0");
+    const ScopedEnv f("DEEPINFER_LAUNCH_BLOCKING", "0");
+    EXPECT_TRUE(EngineConfig::from_environment()->validate().ok());
+}
+
+TEST(EngineConfig, RangesAndLayouts) {
+    const auto with = [](auto change) {
+        EngineConfig c;
+        change(c);
+        return c.validate().code();
+    };
+    EXPECT_EQ(with([](EngineConfig& c) { c.max_num_seqs = 0; }), StatusCode::kInvalidArgument);
+    EXPECT_EQ(with([](EngineConfig& c) { c.max_num_batched_tokens = 0; }), StatusCode::kInvalidArgument);
+    EXPECT_EQ(with([](EngineConfig& c) { c.kv_cache_bytes = -1; }), StatusCode::kInvalidArgument);
+    EXPECT_EQ(with([](EngineConfig& c) { c.age_s = 0; }), StatusCode::kInvalidArgument);
+    EXPECT_EQ(with([](EngineConfig& c) { c.truncation = "some"; }), StatusCode::kInvalidArgument);
+    EXPECT_EQ(with([](EngineConfig& c) { c.spec_sampling = "some"; }), StatusCode::kInvalidArgument);
+    EXPECT_EQ(with([](EngineConfig& c) { c.ep = 2; }), StatusCode::kUnimplemented);
+    EXPECT_EQ(with([](EngineConfig& c) { c.dp = 2; }), StatusCode::kUnimplemented);
+    EXPECT_EQ(with([](EngineConfig& c) { c.cp = 2; }), StatusCode::kUnimplemented);
+}
+
+}  // namespace
+}  // namespace deepinfer

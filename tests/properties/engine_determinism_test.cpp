@@ -1,0 +1,115 @@
+// The engine's law: ids and log-probability bits of a request are those of the request alone, on the
+// tiny checkpoint `nano` (window 16, so a hit of two blocks is already worth its exact replay).
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "properties/engine_matrix.h"
+
+namespace deepinfer::testing {
+namespace {
+
+constexpr int64_t kVocab = 2048;
+
+std::vector<Request> quick_requests() { return matrix_requests(kVocab, 20, 300, 8); }
+
+/// Every request alone in an engine of its own, one thread, one chunk, plain loop, no cache.
+const std::vector<std::string>& alone() {
+    static const std::vector<std::string> digests = [] {
+        MatrixCase c;
+        c.batch = 4;
+        c.budget = 2048;
+        c.threads = 1;
+        c.async = c.caching = false;
+        std::vector<std::string> all;
+        for (const Request& r : quick_requests()) {
+            all.push_back(run_matrix_case("nano", c, {r}).digests[0]);
+        }
+        return all;
+    }();
+    return digests;
+}
+
+void expect_as_alone(const MatrixCase& c) {
+    SCOPED_TRACE(c.name());
+    const MatrixResult r = run_matrix_case("nano", c, quick_requests());
+    ASSERT_EQ(r.digests.size(), alone().size());
+    for (size_t i = 0; i < r.digests.size(); ++i) {
+        EXPECT_EQ(r.digests[i], alone()[i]) << "request " << i;
+    }
+    if (c.preempt > 0 || c.kv_cache_bytes > 0) {
+        EXPECT_GT(r.preemptions, 0);
+    }
+    if (c.repeat && c.caching) {
+        EXPECT_GT(r.hit_tokens, 0);
+    }
+}
+
+TEST(EngineDeterminism, BatchDoesNotMatter) {
+    for (const int64_t batch : {3, 7, 16, 48}) {
+        MatrixCase c;
+        c.batch = batch;
+        expect_as_alone(c);
+    }
+}
+
+TEST(EngineDeterminism, ChunkingDoesNotMatter) {
+    for (const int64_t budget : {7, 64, 2048}) {
+        MatrixCase c;
+        c.budget = budget;
+        c.batch = budget == 7 ? 7 : 16;
+        expect_as_alone(c);
+    }
+}
+
+TEST(EngineDeterminism, ThreadsAndLoopDoNotMatter) {
+    for (const int threads : {1, 2}) {
+        for (const bool async : {false, true}) {
+            MatrixCase c;
+            c.threads = threads;
+            c.async = async;
+            expect_as_alone(c);
+        }
+    }
+}
+
+TEST(EngineDeterminism, PreemptionDoesNotMatter) {
+    for (const bool async : {false, true}) {
+        MatrixCase c;
+        c.async = async;
+        c.preempt = 0.2;
+        expect_as_alone(c);
+        c.caching = false;
+        expect_as_alone(c);
+    }
+}
+
+TEST(EngineDeterminism, PrefixHitDoesNotMatter) {
+    for (const int64_t budget : {64, 2048}) {
+        MatrixCase c;
+        c.budget = budget;
+        c.repeat = true;
+        expect_as_alone(c);
+    }
+}
+
+TEST(EngineDeterminism, SeedsAndSubSequencesDiffer) {
+    std::vector<Request> requests(2);
+    for (size_t i = 0; i < 2; ++i) {
+        requests[i].prompt_token_ids = random_ids(5, 30, kVocab);
+        requests[i].sampling.max_tokens = 12;
+        requests[i].sampling.ignore_eos = true;
+        requests[i].sampling.seq_seed = i;
+        requests[i].sampling.n = 3;
+    }
+    EngineLab lab(lab_config("nano"));
+    const std::vector<Completion> done = lab.run(requests);
+    std::set<std::vector<int32_t>> texts;
+    for (const Completion& c : done) {
+        for (const CompletionChoice& choice : c.choices) texts.insert(choice.token_ids);
+    }
+    EXPECT_EQ(texts.size(), 6u);
+}
+
+}  // namespace
+}  // namespace deepinfer::testing
