@@ -3,8 +3,8 @@
 //   auto engine = Engine::create(config);
 //   if (!engine.ok()) …
 //   Request r;
-//   r.prompt_token_ids = (*engine)->tokenizer().encode("The capital of France is");
-//   auto done = (*engine)->generate(r, {.on_output = [](const Output& o) { print(o.text); return true; }});
+//   r.prompt_token_ids = engine.value()->tokenizer().encode("The capital of France is");
+//   auto done = engine.value()->generate(r, {.on_output = [](const Output& o) { print(o.text); return true; }});
 //
 // With batch_invariant (the default) ids and log-probabilities of a request depend on its prompt, its
 // sampling parameters, its seed and the checkpoint alone: not on requests beside it, chunk sizes,

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -330,7 +331,7 @@ TEST(Engine, StoppingAnswersEveryRequest) {
                 lasts += o.last ? 1 : 0;
                 return true;
             };
-            ASSERT_TRUE((*engine)->submit(r, callbacks).ok());
+            ASSERT_TRUE(engine.value()->submit(r, callbacks).ok());
         }
     }
     EXPECT_EQ(lasts, 12);
@@ -346,7 +347,7 @@ TEST(Engine, AFullQueueSaysSo) {
     for (int i = 0; i < 40; ++i) {
         Request r = ask(kFrance, 100);
         r.sampling.ignore_eos = true;
-        const Result<uint64_t> number = (*engine)->submit(r, {});
+        const Result<uint64_t> number = engine.value()->submit(r, {});
         if (number.ok()) continue;
         EXPECT_EQ(number.status().code(), StatusCode::kQueueFull);
         ++full;
@@ -362,9 +363,9 @@ TEST(Engine, StepLogHasOneLineAStepAndNoPrompt) {
     {
         auto engine = Engine::create(c);
         ASSERT_TRUE(engine.ok());
-        ASSERT_TRUE((*engine)->generate(ask(kFrance)).ok());
-        (*engine)->wait_idle();
-        steps = (*engine)->stats().steps;
+        ASSERT_TRUE(engine.value()->generate(ask(kFrance)).ok());
+        engine.value()->wait_idle();
+        steps = engine.value()->stats().steps;
     }
     std::ifstream in(c.step_log);
     std::string line;

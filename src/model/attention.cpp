@@ -7,33 +7,18 @@
 namespace deepinfer {
 
 void ForwardPass::attention_site(int l, const LayerWeights& w) {
-    const int64_t rows = x.dim(0), heads = config.num_attention_heads, dh = config.head_dim;
-    const Tensor u = ws.u.rows(0, rows), uq = ws.uq.rows(0, rows), y = ws.y.rows(0, rows);
+    const int64_t rows = x.dim(0);
+    const Tensor u = ws.u.rows(0, rows);
     begin_site(l, "attn", w.hc_attn, w.attn_norm, u);
 
     // Everything in a layer with ratio > 0 rotates with the compressed table.
     const Tensor cs = (config.ratio(l) > 0 ? ws.cs_global : ws.cs_window).rows(0, rows);
-    const Tensor qr = ws.qr.rows(0, rows), qrq = ws.qrq.rows(0, rows), q = ws.q.rows(0, rows);  // q [T, H, dh]
-    ops.quant_q8(stream, u, uq);
-    ops.linear(stream, uq, w.wq_a, qr);
-    ops.rms_norm(stream, qr, w.q_norm, eps(), qr);
-    ops.quant_q8(stream, qr, qrq);
-    ops.linear(stream, qrq, w.wq_b, q.reshaped({rows, heads * dh}));
-    ops.rope(stream, q, cs, false);
-    observe("q", l, q);
-
-    // This step's window rows, in cache format: the token itself sees the quantized value too.
-    const Tensor kv = ws.kv.rows(0, rows), window_rows = ws.window_rows.rows(0, rows);
-    ops.linear(stream, uq, w.wkv, kv);
-    ops.rms_norm(stream, kv, w.kv_norm, eps(), kv);
-    ops.rope(stream, kv.reshaped({rows, 1, dh}), cs, false);
-    ops.window_pack(stream, kv, window_rows);
-
+    project_attention(l, w, cs);
     if (config.is_kv_source(l)) compress(l, w.compressor, u);
-    if (config.is_index_source(l)) select(l, w.indexer, u, qrq);
+    if (config.is_index_source(l)) select(l, w.indexer, u, ws.qrq.rows(0, rows));
 
     AttentionCache attention;
-    attention.step_rows = window_rows;
+    attention.step_rows = ws.window_rows.rows(0, rows);
     attention.window_ring = cache.layers[static_cast<size_t>(l)].window_ring;
     attention.window = static_cast<int>(config.sliding_window);
     if (config.ratio(l) > 0) {
@@ -41,19 +26,10 @@ void ForwardPass::attention_site(int l, const LayerWeights& w) {
         attention.kv_pool = source.kv_pool;
         attention.entries_per_block = source.entries_per_block;
     }
-    const Tensor o = ws.o.rows(0, rows);
-    const double scale = 1.0 / std::sqrt(static_cast<double>(dh));
-    ops.sparse_attention(stream, q, in.view, attention, config.ratio(l) > 0 ? lists : Tensor(), w.attn_sink, scale, o);
-    ops.rope(stream, o, cs, true);
-    observe("attn_o", l, o);
-
-    const Tensor og = ws.og.rows(0, rows);
-    ops.grouped_o_proj(stream, o.reshaped({rows, heads * dh}), w.wo_a, static_cast<int>(config.o_groups), og);
-    ops.quant_q8(stream, og, og);
-    ops.linear(stream, og, w.wo_b, y);
-    observe("attn_out", l, y);
-    end_site(y);
-    ops.window_store(stream, window_rows, in.view, attention.window_ring);
+    ops.sparse_attention(stream, ws.q.rows(0, rows), in.view, attention, config.ratio(l) > 0 ? lists : Tensor(), w.attn_sink,
+                         attention_scale(), ws.o.rows(0, rows));
+    finish_attention(l, w, cs);
+    ops.window_store(stream, attention.step_rows, in.view, attention.window_ring);
 }
 
 void ForwardPass::compress(int l, const CompressorWeights& w, const Tensor& u) {

@@ -1,11 +1,13 @@
 // The forward pass of DeepSeek-V4.1: one routine for prefill, decode and verification.
 //
 // forward() below reads like the model: embed, then per layer Engram, attention site, FFN site, then the
-// head. The two sites are attention.cpp and the ffn_site() here; how each op computes is behind the op table.
+// head. The two sites are attention.cpp and block_pass.cpp, drafts are draft_pass.cpp; how each op computes
+// is behind the op table.
 #include "model/deepseek_v41.h"
 
 #include <utility>
 
+#include "model/draft_pass.h"
 #include "model/forward_pass.h"
 #include "model/rope_frequencies.h"
 #include "model/step_inputs.h"
@@ -33,6 +35,11 @@ CacheGeometry make_geometry(const ModelConfig& c, const ModelLimits& limits, DTy
         }
         g.layers.push_back(layer);
     }
+    for (int64_t m = 0; limits.max_draft_seqs > 0 && m < c.num_nextn_predict_layers; ++m) {
+        CacheGeometry::Layer stage;  // a window of target-derived rows, nothing else
+        stage.window_row_bytes = window_row_bytes(c.head_dim);
+        g.layers.push_back(stage);
+    }
     return g;
 }
 
@@ -40,7 +47,7 @@ CacheGeometry make_geometry(const ModelConfig& c, const ModelLimits& limits, DTy
 
 struct DeepseekV41::Impl {
     Impl(const ModelConfig& c, Backend& b, std::vector<int32_t> token_map, const ModelLimits& l)
-        : config(c), backend(b), limits(l), inputs(config, limits, std::move(token_map)) {}
+        : config(c), backend(b), limits(l), inputs(config, limits, std::move(token_map)), draft_inputs(config, limits) {}
 
     const ModelConfig config;
     Backend& backend;
@@ -48,7 +55,8 @@ struct DeepseekV41::Impl {
     CacheGeometry geometry;
     ModelWeights weights;
     StepInputs inputs;
-    Buffer input_memory, workspace_memory, constant_memory;
+    DraftInputs draft_inputs;
+    Buffer input_memory, draft_input_memory, workspace_memory, constant_memory;
     Workspace workspace;
     Tensor freqs_window, freqs_global;  ///< f32 [rd/2]
     Tensor pre_onehot;                  ///< acc [max_rows, hc]: (1, 0, 0, 0), the first site's incoming pre
@@ -71,16 +79,31 @@ Result<std::unique_ptr<DeepseekV41>> DeepseekV41::load(const Checkpoint& checkpo
         return Status(StatusCode::kInvalidFile, "the Engram token map has " + std::to_string(token_map.size()) +
                                                     " entries, expected vocab_size " + std::to_string(c.vocab_size));
     }
+    if (limits.max_draft_seqs > 0) {
+        if (c.num_nextn_predict_layers == 0) {
+            return Status(StatusCode::kInvalidArgument, "drafts are asked of a checkpoint without draft stages (num_nextn_predict_layers is 0)");
+        }
+        if (!backend.ops().runs_drafts()) {
+            return Status(StatusCode::kUnimplemented, "the backend " + backend.name() + " has no draft_attention, add_rows and argmax_rows: it runs no drafts");
+        }
+    }
     auto impl = std::make_unique<Impl>(c, backend, std::move(token_map), limits);
     const DType acc = backend.ops().acc;
     impl->geometry = make_geometry(c, limits, acc);
     DI_RETURN_IF_ERROR(bind_weights(checkpoint, backend, impl->weights));
+    if (limits.max_draft_seqs > 0) DI_RETURN_IF_ERROR(bind_dspark_weights(checkpoint, backend, impl->weights));
 
     Device& device = backend.device();
     Result<Buffer> inputs = device.allocate(impl->inputs.device_bytes());
     if (!inputs.ok()) return inputs.status();
     impl->input_memory = std::move(inputs).value();
     impl->inputs.bind(impl->input_memory.data());
+    if (limits.max_draft_seqs > 0) {
+        Result<Buffer> drafts = device.allocate(impl->draft_inputs.device_bytes());
+        if (!drafts.ok()) return drafts.status();
+        impl->draft_input_memory = std::move(drafts).value();
+        impl->draft_inputs.bind(impl->draft_input_memory.data());
+    }
 
     Result<Buffer> work = device.allocate(Workspace::carve(c, limits, acc, nullptr, nullptr));
     if (!work.ok()) return work.status();
@@ -90,12 +113,13 @@ Result<std::unique_ptr<DeepseekV41>> DeepseekV41::load(const Checkpoint& checkpo
     // Constants: RoPE frequencies and the one-hot pre of the first site.
     const std::vector<float> window = layer_rope_frequencies(c, false), global = layer_rope_frequencies(c, true);
     const size_t freq_bytes = window.size() * sizeof(float), acc_bytes = static_cast<size_t>(dtype_bits(acc)) / 8;
-    std::vector<uint8_t> host(2 * freq_bytes + static_cast<size_t>(limits.max_rows * c.hc_mult) * acc_bytes);
+    const int64_t onehot_rows = impl->workspace.pre.dim(0);
+    std::vector<uint8_t> host(2 * freq_bytes + static_cast<size_t>(onehot_rows * c.hc_mult) * acc_bytes);
     std::copy_n(reinterpret_cast<const uint8_t*>(window.data()), freq_bytes, host.data());
     std::copy_n(reinterpret_cast<const uint8_t*>(global.data()), freq_bytes, host.data() + freq_bytes);
     dispatch_acc(acc, [&](auto one) {
         one = 1;
-        for (int64_t t = 0; t < limits.max_rows; ++t) {
+        for (int64_t t = 0; t < onehot_rows; ++t) {
             std::copy_n(reinterpret_cast<const uint8_t*>(&one), sizeof one,
                         host.data() + 2 * freq_bytes + static_cast<size_t>(t * c.hc_mult) * sizeof one);
         }
@@ -109,25 +133,32 @@ Result<std::unique_ptr<DeepseekV41>> DeepseekV41::load(const Checkpoint& checkpo
     const auto half = static_cast<int64_t>(window.size());
     impl->freqs_window = Tensor(base, DType::kF32, {half});
     impl->freqs_global = Tensor(base + freq_bytes, DType::kF32, {half});
-    impl->pre_onehot = Tensor(base + 2 * freq_bytes, acc, {limits.max_rows, c.hc_mult});
+    impl->pre_onehot = Tensor(base + 2 * freq_bytes, acc, {onehot_rows, c.hc_mult});
     return std::unique_ptr<DeepseekV41>(new DeepseekV41(std::move(impl)));
 }
 
 Tensor DeepseekV41::forward(const Batch& batch, const CacheView& cache, const ForwardHooks* hooks) {
     Impl& m = *impl_;
     m.inputs.build(batch, m.geometry, m.backend.device());
-    ForwardPass pass{m.config, m.backend.ops(), m.backend.device().stream(), m.inputs, m.workspace, cache, m.geometry, hooks};
+    DI_CHECK_EQ(cache.layers.size(), m.geometry.layers.size());
+    ForwardPass pass{{m.config, m.backend.ops(), m.backend.device().stream(), m.workspace, cache, hooks}, m.inputs, m.geometry};
     return pass.run(m.weights, m.freqs_window, m.freqs_global, m.pre_onehot);
+}
+
+DraftResult DeepseekV41::draft(const DraftBatch& batch, const CacheView& cache, const DraftChooser& choose) {
+    Impl& m = *impl_;
+    DI_CHECK_MSG(m.limits.max_draft_seqs > 0, "draft() of a model loaded without drafting");
+    DI_CHECK_EQ(cache.layers.size(), m.geometry.layers.size());
+    m.draft_inputs.build(batch, m.backend.device());
+    DraftPass pass{{m.config, m.backend.ops(), m.backend.device().stream(), m.workspace, cache, nullptr}, m.draft_inputs};
+    return pass.run(m.weights, m.freqs_window, m.pre_onehot, choose);
 }
 
 // ---- the pass ----------------------------------------------------------------------------------------
 
 Tensor ForwardPass::run(const ModelWeights& weights, const Tensor& freqs_window, const Tensor& freqs_compressed, const Tensor& pre_onehot) {
     const int64_t rows = in.view.num_rows();
-    x = ws.x.rows(0, rows);
-    x_next = ws.x_next.rows(0, rows);
-    pre_in = pre_onehot.rows(0, rows);
-    ops.embed_streams(stream, weights.embed, in.token_ids, x);
+    embed(weights.embed, in.token_ids, pre_onehot);
     ops.rope_table(stream, in.view.positions, freqs_window, ws.cs_window.rows(0, rows));
     ops.rope_table(stream, in.view.positions, freqs_compressed, ws.cs_global.rows(0, rows));
     freqs_global = freqs_compressed;
@@ -137,11 +168,12 @@ Tensor ForwardPass::run(const ModelWeights& weights, const Tensor& freqs_window,
         if (config.engram_table(l) >= 0) engram(l, w.engram);
         record_tap(l);
         attention_site(l, w);
-        ffn_site(l, w);
+        ffn_site(l, w, config.num_experts_per_tok, in.image_rows);
         observe("x", l, x);
     }
 
     if (wants("main_hidden")) observe("main_hidden", -1, ws.taps.rows(0, rows));
+    if (drafting()) store_draft_windows(weights.dspark);
     const Tensor h_all = ws.h_all.rows(0, rows);  // [T, D]
     ops.mhc_collapse(stream, x, pre_in, h_all);
     const int64_t num_logits = in.logit_rows.dim(0);
@@ -166,7 +198,7 @@ void ForwardPass::engram(int l, const EngramWeights& w) {
 
 void ForwardPass::record_tap(int l) {
     const auto& taps = config.dspark_target_layer_ids;
-    if (!wants("main_hidden")) return;
+    if (!drafting() && !wants("main_hidden")) return;
     for (size_t i = 0; i < taps.size(); ++i) {
         if (taps[i] != l) continue;
         const int64_t d = config.hidden_size, at = static_cast<int64_t>(i) * d;
@@ -174,49 +206,18 @@ void ForwardPass::record_tap(int l) {
     }
 }
 
-void ForwardPass::ffn_site(int l, const LayerWeights& w) {
+void ForwardPass::store_draft_windows(const DsparkWeights& w) {
     const int64_t rows = x.dim(0);
-    const Tensor u = ws.u.rows(0, rows), y = ws.y.rows(0, rows);
-    begin_site(l, "ffn", w.hc_ffn, w.ffn_norm, u);
-
-    const Tensor scores = ws.router_scores.rows(0, rows), ids = ws.expert_ids.rows(0, rows), weights = ws.expert_weights.rows(0, rows);
-    ops.router_scores(stream, u, w.gate, static_cast<float>(config.gate_temp), scoring_func(), scores);
-    ops.router_topk(stream, scores, w.gate_bias, w.gate_bias_vl, in.image_rows, ids);
-    replace("expert_ids", l, 0, ids);
-    ops.router_weights(stream, scores, ids, config.norm_topk_prob, static_cast<float>(config.routed_scaling_factor), weights);
-    observe("expert_ids", l, ids);
-    observe("expert_weights", l, weights);
-    ops.moe_ffn(stream, u, ids, weights, w.experts, w.shared, static_cast<float>(config.swiglu_limit), y);
-    observe("moe_out", l, y);
-    end_site(y);
-}
-
-void ForwardPass::begin_site(int l, const char* site, const HyperConnectionWeights& hc, const Tensor& norm, const Tensor& u) {
-    const int64_t rows = x.dim(0);
-    // The mixes of this site come from the un-collapsed streams; the collapse uses the PREVIOUS site's pre.
-    pre = (pre_in.data == ws.pre.data ? ws.pre_in : ws.pre).rows(0, rows);
-    post = ws.post.rows(0, rows);
-    comb = ws.comb.rows(0, rows);
-    ops.mhc_mixes(stream, x, hc.fn, hc.base, hc.scale, static_cast<int>(config.hc_sinkhorn_iters),
-                  static_cast<float>(config.hc_eps), eps(), pre, post, comb);
-    const bool attn = site[0] == 'a';
-    observe(attn ? "attn_pre" : "ffn_pre", l, pre);
-    observe(attn ? "attn_post" : "ffn_post", l, post);
-    observe(attn ? "attn_comb" : "ffn_comb", l, comb);
-    ops.mhc_collapse(stream, x, pre_in, u);
-    ops.rms_norm(stream, u, norm, eps(), u);
-}
-
-void ForwardPass::end_site(const Tensor& y) {
-    ops.mhc_expand(stream, y, x, post, comb, x_next);
-    std::swap(x, x_next);
-    pre_in = pre;
-}
-
-ScoringFunc ForwardPass::scoring_func() const {
-    if (config.scoring_func == "sigmoid") return ScoringFunc::kSigmoid;
-    if (config.scoring_func == "softmax") return ScoringFunc::kSoftmax;
-    return ScoringFunc::kSqrtSoftplus;
+    const Tensor taps = ws.taps.rows(0, rows), main_x = ws.u.rows(0, rows), main_xq = ws.uq.rows(0, rows);
+    ops.quant_q8(stream, taps, taps);
+    ops.linear(stream, taps, w.main_proj, main_x);
+    ops.rms_norm(stream, main_x, w.main_norm, eps(), main_x);
+    ops.quant_q8(stream, main_x, main_xq);  // one input for all stages, without their attn_norm
+    for (size_t m = 0; m < w.stages.size(); ++m) {
+        const size_t layer = static_cast<size_t>(config.num_hidden_layers) + m;
+        project_window_rows(w.stages[m], main_xq, ws.cs_window.rows(0, rows));
+        ops.window_store(stream, ws.window_rows.rows(0, rows), in.view, cache.layers[layer].window_ring);
+    }
 }
 
 }  // namespace deepinfer

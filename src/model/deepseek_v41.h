@@ -12,6 +12,7 @@
 #include "checkpoint/checkpoint.h"
 #include "deepinfer/status.h"
 #include "model/batch.h"
+#include "model/dspark.h"
 #include "ops/backend.h"
 #include "ops/cache/cache_view.h"
 
@@ -25,6 +26,9 @@ struct ModelLimits {
     int64_t max_positions = 0;     ///< longest sequence; 0 = config.max_position_embeddings
     int block_tokens = 64;
     int ring_extra = 12;           ///< ring slots beyond the window: 2·(1 + drafts that may be rolled back)
+    /// Sequences of one draft(). 0 = drafting off: mtp.* is not loaded, the stages have no rings and a step
+    /// does nothing for them.
+    int64_t max_draft_seqs = 0;
 };
 
 /// Watches intermediates and replaces choices; for judges and tests. All pointers are device memory and
@@ -42,6 +46,8 @@ class DeepseekV41 {
   public:
     /// Binds and uploads all weights. The checkpoint must outlive the model (weights stay mapped on a host backend).
     /// `token_map`: raw id → compressed id of the tokenizer (Engram), vocab_size entries.
+    /// With max_draft_seqs > 0: kInvalidArgument if the checkpoint has no draft stages, kUnimplemented if the
+    /// backend has no drafting ops (OpTable::runs_drafts).
     static Result<std::unique_ptr<DeepseekV41>> load(const Checkpoint& checkpoint, Backend& backend,
                                                      std::vector<int32_t> token_map, const ModelLimits& limits);
     ~DeepseekV41();
@@ -55,6 +61,13 @@ class DeepseekV41 {
     /// the next forward) for batch.logit_rows. Sizes beyond the limits are our bug (DI_CHECK).
     /// Work is queued on backend().device().stream(); host backends have finished on return.
     Tensor forward(const Batch& batch, const CacheView& cache, const ForwardHooks* hooks = nullptr);
+
+    /// Proposes the tokens after each sequence's anchor (model/dspark.h) from what forward() has stored in the
+    /// stages' rings; changes no cache. Greedy unless `choose` is given. A sequence's drafts never depend on
+    /// the others of the batch. Needs max_draft_seqs > 0; the logits of the latest forward stay valid.
+    /// Rows that forward() ran and the engine took back need no clean-up: ring_extra keeps them from hiding
+    /// rows of the window, and the next forward overwrites them.
+    DraftResult draft(const DraftBatch& batch, const CacheView& cache, const DraftChooser& choose = {});
 
   private:
     struct Impl;

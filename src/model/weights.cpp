@@ -25,6 +25,19 @@ class Binder {
         return m;
     }
 
+    /// Columns [begin, end) of a matrix of one row, as a matrix of their own.
+    WeightMatrix part_of_row(const std::string& name, int64_t begin, int64_t end) {
+        const Tensor part = stored(name + ".weight").view.cols(begin, end);
+        DI_CHECK(part.dim(0) == 1 && (part.dtype == DType::kBF16 || part.dtype == DType::kF32));
+        WeightMatrix m;
+        m.dtype = part.dtype;
+        m.n = 1;
+        m.k = end - begin;
+        m.weight = part.data;
+        keep(backend_.prepare(m));
+        return m;
+    }
+
     /// Rows that are looked up, not multiplied: never repacked.
     WeightMatrix table(const std::string& weight_name, const std::string& scale_name) {
         Tensor w = stored(weight_name).view;
@@ -158,6 +171,26 @@ Status bind_weights(const Checkpoint& checkpoint, Backend& backend, ModelWeights
         out.layers.push_back(std::move(w));
         DI_RETURN_IF_ERROR(b.status());
     }
+    return b.status();
+}
+
+Status bind_dspark_weights(const Checkpoint& checkpoint, Backend& backend, ModelWeights& out) {
+    const ModelConfig& c = checkpoint.config();
+    DI_CHECK_GE(c.num_nextn_predict_layers, 1);
+    Binder b(checkpoint, backend, out);
+    DsparkWeights& d = out.dspark;
+    d.main_proj = b.matrix("mtp.0.main_proj");
+    d.main_norm = b.f32("mtp.0.main_norm.weight");
+    for (int64_t m = 0; m < c.num_nextn_predict_layers; ++m) {
+        d.stages.push_back(bind_block(b, "mtp." + std::to_string(m) + ".", c.dspark_n_routed_experts));
+    }
+    const std::string last = "mtp." + std::to_string(c.num_nextn_predict_layers - 1) + ".";
+    d.norm = b.f32(last + "norm.weight");
+    d.markov_embed = b.table(last + "markov_head.embed.weight", "");
+    d.markov_head = b.matrix(last + "markov_head.head");
+    const std::string proj = last + "confidence_head.proj";
+    d.confidence_hidden = b.part_of_row(proj, 0, c.hidden_size);
+    d.confidence_markov = b.part_of_row(proj, c.hidden_size, c.hidden_size + c.dspark_markov_rank);
     return b.status();
 }
 

@@ -51,8 +51,20 @@ struct LayerWeights {
     EngramWeights engram;          ///< Engram layers
 };
 
+/// mtp.*: the DSpark draft stages and their heads (model spec 5).
+struct DsparkWeights {
+    WeightMatrix main_proj;            ///< [D, taps·D] FP8
+    Tensor main_norm, norm;            ///< f32 [D]
+    std::vector<LayerWeights> stages;  ///< without compressor, indexer and Engram
+    WeightMatrix markov_embed;         ///< [V, r]  gathered from
+    WeightMatrix markov_head;          ///< [V, r]
+    /// confidence_head.proj [1, D + r], cut where its two inputs meet: [1, D] and [1, r].
+    WeightMatrix confidence_hidden, confidence_markov;
+};
+
 struct ModelWeights {
     std::vector<LayerWeights> layers;
+    DsparkWeights dspark;  ///< empty unless bind_dspark_weights was called
     WeightMatrix embed, head;  ///< [V, D]
     Tensor norm;               ///< f32 [D]
     std::deque<std::vector<uint8_t>> host;  ///< converted small tensors of a host backend live here
@@ -60,5 +72,7 @@ struct ModelWeights {
 
 /// Binds every backbone tensor of the (already validated) checkpoint and prepares it on the backend.
 Status bind_weights(const Checkpoint& checkpoint, Backend& backend, ModelWeights& out);
+/// The same for mtp.*, which only a drafting model needs. The checkpoint has at least one stage.
+Status bind_dspark_weights(const Checkpoint& checkpoint, Backend& backend, ModelWeights& out);
 
 }  // namespace deepinfer

@@ -18,7 +18,12 @@ size_t Workspace::carve(const ModelConfig& c, const ModelLimits& limits, DType a
         used += (static_cast<size_t>(tensor.bytes()) + 255) / 256 * 256;
         return tensor;
     };
-    const int64_t t = limits.max_rows, hc = c.hc_mult, d = c.hidden_size, heads = c.num_attention_heads, dh = c.head_dim;
+    const int64_t drafts = limits.max_draft_seqs, draft_rows = drafts * c.dspark_block_size;
+    // The blocks of a draft pass through the same tensors as a step's rows.
+    const int64_t t = std::max(limits.max_rows, draft_rows);
+    const int64_t experts = drafts > 0 ? std::max(c.n_routed_experts, c.dspark_n_routed_experts) : c.n_routed_experts;
+    const int64_t chosen = drafts > 0 ? std::max(c.num_experts_per_tok, c.dspark_num_experts_per_tok) : c.num_experts_per_tok;
+    const int64_t hc = c.hc_mult, d = c.hidden_size, heads = c.num_attention_heads, dh = c.head_dim;
     const int64_t half_rope = c.qk_rope_head_dim / 2, cols = c.engram_columns();
     const DType b = DType::kBF16;
     Workspace w;
@@ -50,9 +55,9 @@ size_t Workspace::carve(const ModelConfig& c, const ModelLimits& limits, DType a
     w.scores = take(acc, {std::max(limits.max_positions, std::min(kScoreElements, t * limits.max_positions))});
     w.candidates = take(DType::kI32, {t, std::max<int64_t>(1, c.candidate_topk_blocks)});
     w.lists = take(DType::kI32, {t, c.index_topk});
-    w.router_scores = take(acc, {t, c.n_routed_experts});
-    w.expert_ids = take(DType::kI32, {t, c.num_experts_per_tok});
-    w.expert_weights = take(acc, {t, c.num_experts_per_tok});
+    w.router_scores = take(acc, {t, experts});
+    w.expert_ids = take(DType::kI32, {t, chosen});
+    w.expert_weights = take(acc, {t, chosen});
     w.engram_ids = take(DType::kI32, {t, cols});
     w.engram_e = take(b, {t, cols * c.engram_head_dim});
     w.engram_kv = take(b, {t, (hc + 1) * d});
@@ -60,6 +65,14 @@ size_t Workspace::carve(const ModelConfig& c, const ModelLimits& limits, DType a
     w.h = take(b, {limits.max_logit_rows, d});
     w.h_all = take(b, {t, d});
     w.logits = take(acc, {limits.max_logit_rows, c.vocab_size});
+    if (drafts > 0) {
+        w.draft_base = take(acc, {draft_rows, c.vocab_size});
+        w.draft_logits = take(acc, {drafts, c.vocab_size});
+        w.draft_tokens = take(DType::kI32, {c.dspark_block_size, drafts});
+        w.draft_confidence = take(acc, {c.dspark_block_size, drafts});
+        w.confidence_hidden = take(acc, {draft_rows, 1});
+        w.markov_e = take(b, {drafts, 1, c.dspark_markov_rank});
+    }
     if (out != nullptr) *out = w;
     return used;
 }

@@ -1,7 +1,7 @@
 // Workspace: every activation tensor of one step, allocated once for the model's limits.
 //
 // Fixed addresses and a stated size: nothing is allocated during a step, and a captured device graph
-// stays valid. Tensors have max_rows rows; a step uses the first T of them (`rows(0, T)`).
+// stays valid. Tensors have max_rows rows (or the rows of the largest draft); a step uses the first T of them (`rows(0, T)`).
 #pragma once
 
 #include "checkpoint/hf_config.h"
@@ -41,6 +41,13 @@ struct Workspace {
     Tensor h;                     ///< bf16 [L, D]      rows for the head
     Tensor h_all;                 ///< bf16 [T, D]
     Tensor logits;                ///< acc  [L, V]
+    // Drafting alone; R sequences, S = R · dspark_block_size block rows (T above is at least S then).
+    Tensor draft_base;            ///< acc  [S, V]      logits before the Markov bias
+    Tensor draft_logits;          ///< acc  [R, V]      of the position in hand
+    Tensor draft_tokens;          ///< i32  [block, R]
+    Tensor draft_confidence;      ///< acc  [block, R]
+    Tensor confidence_hidden;     ///< acc  [S, 1]      the hidden state's share of the confidence
+    Tensor markov_e;              ///< bf16 [R, 1, r]   Markov embedding of the token before
 
     /// Sizes everything; with a null arena only counts. Returns the bytes.
     static size_t carve(const ModelConfig& config, const ModelLimits& limits, DType acc, void* memory, Workspace* out);

@@ -3,6 +3,7 @@
 // the headers.
 #pragma once
 
+#include "ops/attention/draft_attention.h"
 #include "ops/attention/sparse_attention.h"
 #include "ops/cache/embed_gather.h"
 #include "ops/cache/kv_store.h"
@@ -17,6 +18,8 @@
 #include "ops/norm/rms_norm.h"
 #include "ops/quant/cast_round.h"
 #include "ops/rope/rope.h"
+#include "ops/sampling/add_rows.h"
+#include "ops/sampling/argmax_rows.h"
 
 namespace deepinfer {
 
@@ -56,6 +59,12 @@ struct OpTable {
     RouterWeightsOp router_weights = nullptr;
     SwigluOp swiglu = nullptr;
     MoeFfnOp moe_ffn = nullptr;
+
+    // Drafting alone (model/dspark.h). A backend may leave them null; its model then refuses to draft.
+    DraftAttentionOp draft_attention = nullptr;
+    AddRowsOp add_rows = nullptr;
+    ArgmaxRowsOp argmax_rows = nullptr;
+    bool runs_drafts() const { return draft_attention && add_rows && argmax_rows; }
 };
 
 /// All twins with fp32 accumulation ("ref").

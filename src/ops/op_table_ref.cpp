@@ -42,6 +42,9 @@ OpTable twins(const char* name) {
     t.router_weights = &router_weights_ref<Acc>;
     t.swiglu = &swiglu_ref<Acc>;
     t.moe_ffn = &moe_ffn_ref<Acc>;
+    t.draft_attention = &draft_attention_ref<Acc>;
+    t.add_rows = &add_rows_ref<Acc>;
+    t.argmax_rows = &argmax_rows_ref<Acc>;
     return t;
 }
 

@@ -295,6 +295,10 @@ class ChatConverter {
         const std::optional<Fields> format = body_.object("response_format");
         if (!format) return;
         const std::string type = format->required_string("type");
+        for (const ToolDefinition& tool : c_.conversation().tools) {
+            if (c_.compat() && tool.strict.value_or(false))
+                refuse("strict tools together with a response format", "response_format");
+        }
         if (type == "json_object") {
             c_.conversation().response_format = ResponseFormat::kJsonObject;
             require_word_json("response_format", &c_);

@@ -67,8 +67,10 @@ ParsingOptions parsing_options(const Conversation& conversation) {
     if (last != nullptr && last->role == Role::kAssistant && last->open && conversation.thinking) {
         bool has_text = !last->tool_calls.empty();
         for (const ContentBlock& block : last->content) has_text = has_text || !block.text.empty();
-        options.start =
-            has_text ? ParserStart::kContentContinued : ParserStart::kReasoningContinued;
+        const bool has_reasoning = !last->reasoning.value_or("").empty();
+        options.start = has_text        ? ParserStart::kContentContinued
+                        : has_reasoning ? ParserStart::kReasoningContinued
+                                        : ParserStart::kReasoning;
     }
     // A forced call is written into the prompt only without thinking (prompt spec 3.6).
     if (conversation.tool_choice == ToolChoice::kRequired && options.tools &&

@@ -1,6 +1,8 @@
 // The border of conversion: bytes in, a request or an ApiError out.
 #include "recipe/convert.h"
 
+#include "recipe/utf8_stream.h"
+
 namespace deepinfer::recipe {
 
 namespace {
@@ -64,7 +66,7 @@ ConvertResult convert_request(Protocol protocol,
     Result<Json> json = parse_json(body, limits);
     if (json.ok()) return convert_body(protocol, json.value(), options);
     ConvertResult result;
-    result.error.message = "the request body is no JSON: " + json.status().message();
+    result.error.message = "the request body is no JSON: " + valid_utf8(json.status().message());
     return result;
 }
 

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "recipe/tool_schema.h"
+#include "recipe/utf8_stream.h"
 
 namespace deepinfer::recipe {
 
@@ -16,6 +17,7 @@ void read_model(const Fields& body, Conversion* c) {
     ApiError error;
     error.message = "model '" + c->request.model.substr(0, 100) + "' is not served here, expected ";
     for (size_t i = 0; i < names.size(); ++i) error.message += (i == 0 ? "" : ", ") + names[i];
+    error.message = valid_utf8(error.message);
     error.param = "model";
     if (!c->compat()) {
         error.status = 404;
@@ -373,6 +375,14 @@ void complete(Conversion* c) {
     parsing.stop = std::move(c->request.parsing.stop);
     parsing.parallel_tool_calls = c->request.parsing.parallel_tool_calls || c->compat();
     parsing.compat = c->compat();
+    // An open turn that is the whole conversation has lost its thinking part (prompt spec 3.6): its
+    // prompt ends in "</think>". The reference reads on as if it did not.
+    const bool open_alone = conversation.messages.size() == 1 && conversation.messages[0].open &&
+                            conversation.tools.empty() &&
+                            (conversation.response_format == ResponseFormat::kText ||
+                             conversation.response_format == ResponseFormat::kRegex);
+    if (open_alone && !c->compat() && parsing.start != ParserStart::kContentContinued)
+        parsing.start = ParserStart::kContent;
     c->request.parsing = std::move(parsing);
 
     c->request.compat = c->compat();

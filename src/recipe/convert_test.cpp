@@ -246,6 +246,24 @@ TEST(JsonLines, EveryAnswerCarriesTheId) {
     EXPECT_FALSE(missing.contains("error"));
 }
 
+/// Found by the fuzzer: sentences quote the request, and a quote may end inside a character.
+TEST(JsonLines, AnswersAreValidUtf8) {
+    const Tokenizer& tokenizer = ::deepinfer::testing::released_tokenizer();
+    std::string name(59, 'x');
+    for (int i = 0; i < 40; ++i) name += "\xE4\xB8\xAD";
+    const std::string lines[] = {
+        "{\"op\": \"" + name + "\"}",
+        "{\"protocol\": \"" + name + "\"}",
+        "{\"a\": \"\xE4\xB8\"}",
+        "\xFF\xFE",
+        "{\"protocol\": \"chat_completions\", \"body\": {\"model\": \"x" + name + "\"}}",
+        "{\"protocol\": \"chat_completions\", \"body_text\": \"" + name + "\"}"};
+    for (const std::string& line : lines) {
+        EXPECT_TRUE(TestJson::accept(encode_json_line(tokenizer, line))) << line;
+        EXPECT_TRUE(TestJson::accept(parse_json_line(nullptr, line))) << line;
+    }
+}
+
 TEST(SchemaFault, FindsWhatCannotBeASchema) {
     const char* bad[] = {"{\"type\":\"bogus\"}",
                          "{\"type\":[]}",

@@ -366,11 +366,12 @@ class Renderer {
 
     void end() {
         if (!api() || !options_.generation_prompt) return;
-        if (!turns_.empty() && turns_.back().role == Role::kAssistant &&
-            turns_.back().parts.front()->open)
-            return;
-        out_.special(kAssistantToken);
-        out_.special(conversation_.thinking ? kThinkBegin : kThinkEnd);
+        const bool continues = !turns_.empty() && turns_.back().role == Role::kAssistant &&
+                               turns_.back().parts.front()->open;
+        if (!continues) {
+            out_.special(kAssistantToken);
+            out_.special(conversation_.thinking ? kThinkBegin : kThinkEnd);
+        }
         forced_calls();
     }
 

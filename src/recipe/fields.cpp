@@ -1,11 +1,13 @@
 #include "recipe/fields.h"
 
+#include "recipe/utf8_stream.h"
+
 namespace deepinfer::recipe {
 
 void refuse(std::string message, std::string param) {
     ApiError error;
-    error.message = std::move(message);
-    error.param = std::move(param);
+    error.message = valid_utf8(message);
+    error.param = valid_utf8(param);
     throw Refusal(std::move(error));
 }
 

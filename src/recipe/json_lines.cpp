@@ -27,7 +27,7 @@ ApiError api_error(int status, const char* type, std::string message) {
     ApiError error;
     error.status = status;
     error.type = type;
-    error.message = std::move(message);
+    error.message = valid_utf8(message);
     return error;
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 // Values held back for checking, and bodies kept for recovery (prompt spec 5.3 rule 4).
 constexpr size_t kMaxHeldBytes = 64 * 1024;
-// A stray tag without its ">" is text again after this many bytes.
+// A stray tag without its ">" ends after this many bytes: what follows is text again.
 constexpr size_t kMaxStrayTagBytes = 128;
 
 enum State {
@@ -47,7 +47,6 @@ enum class Action {
     kDropThink,
     kDropMarker,
     kStray,
-    kEndStray,
     kOpenJsonFence,
     kOpenJsonObject,
     kOpenJsonArray,
@@ -193,8 +192,6 @@ class StreamParser::Impl {
         add_strays(kJson);
         if (options_.tools) add(kAfterJson, "<｜DSML｜", Action::kOpenCalls);
 
-        add(kStrayTag, ">", Action::kEndStray);
-
         add(kCalls, "invoke name=\"", Action::kBeginInvoke);
         add(kCalls, "</｜DSML｜ calls>", Action::kFinish);
         add(kCalls, "</｜DSML｜tool_calls>", Action::kFinish);
@@ -233,6 +230,14 @@ class StreamParser::Impl {
     void read(std::string_view text) {
         size_t i = 0;
         while (i < text.size() && !done_) {
+            if (state_ == kStrayTag) {
+                if (text[i++] == '>') {
+                    enter(back_, true);
+                } else if (++num_stray_bytes_ >= kMaxStrayTagBytes) {
+                    enter(back_);
+                }
+                continue;
+            }
             if (held_.empty()) {
                 if (leading_ && text[i] == '\n' && !stop_on_newline()) {
                     for (Rule& rule : rules_[state_].rules) rule.matcher.reset();
@@ -273,13 +278,11 @@ class StreamParser::Impl {
                 held_.clear();
                 const Action action = rule.action;
                 const size_t stop_idx = rule.stop_idx;
-                const State state = state_;
                 if (!before.empty()) {
                     leading_ = false;
                     other_text(before);
                 }
-                // (Other text may change the state only out of a stray tag; there is no rule then.)
-                if (state_ == state) act(action, stop_idx);
+                act(action, stop_idx);
                 return;
             }
             num_held = std::max(num_held, rule.matcher.num_held());
@@ -316,9 +319,6 @@ class StreamParser::Impl {
                 back_ = state_;
                 num_stray_bytes_ = 0;
                 enter(kStrayTag);
-                break;
-            case Action::kEndStray:
-                enter(back_, true);
                 break;
             case Action::kOpenJsonFence:
                 enter(kJson);
@@ -396,10 +396,6 @@ class StreamParser::Impl {
             case kAfterJson:
                 if (!filler_) emit(Delta::Kind::kContent, 0, " ");
                 filler_ = true;
-                break;
-            case kStrayTag:
-                num_stray_bytes_ += text.size();
-                if (num_stray_bytes_ > kMaxStrayTagBytes) enter(back_);
                 break;
             case kName:
                 name_.append(text);

@@ -211,6 +211,13 @@ TEST(StreamParser, StrayMarkupIsDroppedWhileToolsAreOn) {
               2);
 }
 
+/// Found by the fuzzer: where a stray tag without an end gives up must not depend on the cut.
+TEST(StreamParser, StrayTagWithoutAnEndGivesUp) {
+    const std::string tail = std::string(200, 'y');
+    const Parsed parsed = parse_every_cut("a</" + D + tail + "b", start(C));
+    EXPECT_EQ(parsed.content, "a" + std::string(72, 'y') + "b");
+}
+
 TEST(StreamParser, UnreadableBodyIsNeverACallWithoutArguments) {
     const Parsed parsed = parse_every_cut(block(invoke("wipe", "<force>true</force>\n")), start(C));
     ASSERT_EQ(parsed.calls.size(), 1u);

@@ -64,4 +64,13 @@ class Utf8Stream {
     std::string pending_;
 };
 
+/// Broken UTF-8 replaced: quoted bytes of a request may have been cut inside a character.
+inline std::string valid_utf8(std::string_view bytes) {
+    std::string out;
+    Utf8Stream stream;
+    stream.push(bytes, &out);
+    stream.finish(&out);
+    return out;
+}
+
 }  // namespace deepinfer::recipe

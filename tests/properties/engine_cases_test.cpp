@@ -230,8 +230,8 @@ TEST(EngineCases, C056_AHitOfOneWindowIsNotUsed) {
 
 TEST(EngineCases, C059_AResentConversationHits) {
     for (const bool crowded : {false, true}) {
-        // Room for three conversations of up to 2500 tokens; two others run between the turns.
-        EngineLab lab(pool_of(crowded ? 3 * 20 : 400));
+        // Crowded: room for this conversation and the two others that run between the turns.
+        EngineLab lab(pool_of(crowded ? 36 : 400));
         std::vector<int32_t> talk = random_ids(1, 1536, kVocab);
         for (int turn = 1; turn <= 6; ++turn) {
             for (const int32_t id : random_ids(static_cast<uint64_t>(turn) + 50, 60, kVocab)) {

@@ -39,6 +39,7 @@ OpTable make_table() {
     t.candidate_blocks = &Bind<kIsa, &candidate_blocks_cpu>::call;
     t.topk_select = &Bind<kIsa, &topk_select_cpu>::call;
     t.sparse_attention = &Bind<kIsa, &sparse_attention_cpu>::call;
+    t.draft_attention = &Bind<kIsa, &draft_attention_cpu>::call;
     t.router_scores = &Bind<kIsa, &router_scores_cpu>::call;
     t.router_topk = &Bind<kIsa, &router_topk_cpu>::call;
     t.swiglu = &Bind<kIsa, &swiglu_cpu>::call;

@@ -33,6 +33,8 @@ void candidate_blocks_cpu(const Kernels& k, Stream& stream, const Tensor& scores
 void topk_select_cpu(const Kernels& k, Stream& stream, const Tensor& scores, Tensor lists);
 void sparse_attention_cpu(const Kernels& k, Stream& stream, const Tensor& q, const BatchView& batch, const AttentionCache& cache,
                           const Tensor& lists, const Tensor& sink, double scale, Tensor out);
+void draft_attention_cpu(const Kernels& k, Stream& stream, const Tensor& q, const BatchView& batch, const AttentionCache& cache,
+                         const Tensor& sink, double scale, Tensor out);
 void router_scores_cpu(const Kernels& k, Stream& stream, const Tensor& u, const WeightMatrix& gate, float temperature,
                        ScoringFunc func, Tensor scores);
 void router_topk_cpu(const Kernels& k, Stream& stream, const Tensor& scores, const Tensor& bias, const Tensor& bias_vl,

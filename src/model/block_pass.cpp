@@ -1,0 +1,135 @@
+#include "model/block_pass.h"
+
+#include <cmath>
+#include <utility>
+
+namespace deepinfer {
+
+void BlockPass::embed(const WeightMatrix& table,
+                      const Tensor& token_ids,
+                      const Tensor& pre_onehot) {
+    const int64_t rows = token_ids.dim(0);
+    x = ws.x.rows(0, rows);
+    x_next = ws.x_next.rows(0, rows);
+    pre_in = pre_onehot.rows(0, rows);
+    ops.embed_streams(stream, table, token_ids, x);
+}
+
+void BlockPass::begin_site(int l,
+                           const char* site,
+                           const HyperConnectionWeights& hc,
+                           const Tensor& norm,
+                           const Tensor& u) {
+    const int64_t rows = x.dim(0);
+    // The mixes of this site come from the un-collapsed streams; the collapse uses the PREVIOUS
+    // site's pre.
+    pre = (pre_in.data == ws.pre.data ? ws.pre_in : ws.pre).rows(0, rows);
+    post = ws.post.rows(0, rows);
+    comb = ws.comb.rows(0, rows);
+    ops.mhc_mixes(stream,
+                  x,
+                  hc.fn,
+                  hc.base,
+                  hc.scale,
+                  static_cast<int>(config.hc_sinkhorn_iters),
+                  static_cast<float>(config.hc_eps),
+                  eps(),
+                  pre,
+                  post,
+                  comb);
+    const bool attn = site[0] == 'a';
+    observe(attn ? "attn_pre" : "ffn_pre", l, pre);
+    observe(attn ? "attn_post" : "ffn_post", l, post);
+    observe(attn ? "attn_comb" : "ffn_comb", l, comb);
+    ops.mhc_collapse(stream, x, pre_in, u);
+    ops.rms_norm(stream, u, norm, eps(), u);
+}
+
+void BlockPass::end_site(const Tensor& y) {
+    ops.mhc_expand(stream, y, x, post, comb, x_next);
+    std::swap(x, x_next);
+    pre_in = pre;
+}
+
+void BlockPass::project_attention(int l, const LayerWeights& w, const Tensor& cs) {
+    const int64_t rows = x.dim(0), heads = config.num_attention_heads, dh = config.head_dim;
+    const Tensor u = ws.u.rows(0, rows), uq = ws.uq.rows(0, rows);
+    const Tensor qr = ws.qr.rows(0, rows), qrq = ws.qrq.rows(0, rows),
+                 q = ws.q.rows(0, rows);  // q [T, H, dh]
+    ops.quant_q8(stream, u, uq);
+    ops.linear(stream, uq, w.wq_a, qr);
+    ops.rms_norm(stream, qr, w.q_norm, eps(), qr);
+    ops.quant_q8(stream, qr, qrq);
+    ops.linear(stream, qrq, w.wq_b, q.reshaped({rows, heads * dh}));
+    ops.rope(stream, q, cs, false);
+    observe("q", l, q);
+    // In cache format: the token itself sees the quantized value too.
+    project_window_rows(w, uq, cs);
+}
+
+void BlockPass::project_window_rows(const LayerWeights& w, const Tensor& uq, const Tensor& cs) {
+    const int64_t rows = uq.dim(0), dh = config.head_dim;
+    const Tensor kv = ws.kv.rows(0, rows);
+    ops.linear(stream, uq, w.wkv, kv);
+    ops.rms_norm(stream, kv, w.kv_norm, eps(), kv);
+    ops.rope(stream, kv.reshaped({rows, 1, dh}), cs, false);
+    ops.window_pack(stream, kv, ws.window_rows.rows(0, rows));
+}
+
+void BlockPass::finish_attention(int l, const LayerWeights& w, const Tensor& cs) {
+    const int64_t rows = x.dim(0), heads = config.num_attention_heads, dh = config.head_dim;
+    const Tensor o = ws.o.rows(0, rows), og = ws.og.rows(0, rows), y = ws.y.rows(0, rows);
+    ops.rope(stream, o, cs, true);
+    observe("attn_o", l, o);
+    ops.grouped_o_proj(
+        stream, o.reshaped({rows, heads * dh}), w.wo_a, static_cast<int>(config.o_groups), og);
+    ops.quant_q8(stream, og, og);
+    ops.linear(stream, og, w.wo_b, y);
+    observe("attn_out", l, y);
+    end_site(y);
+}
+
+void BlockPass::ffn_site(int l, const LayerWeights& w, int64_t top_k, const Tensor& image_rows) {
+    const int64_t rows = x.dim(0), experts = w.gate.n;
+    const Tensor u = ws.u.rows(0, rows), y = ws.y.rows(0, rows);
+    begin_site(l, "ffn", w.hc_ffn, w.ffn_norm, u);
+
+    // The backbone and the draft stages route over different numbers of experts.
+    const Tensor scores(ws.router_scores.data, ws.router_scores.dtype, {rows, experts});
+    const Tensor ids(ws.expert_ids.data, ws.expert_ids.dtype, {rows, top_k});
+    const Tensor weights(ws.expert_weights.data, ws.expert_weights.dtype, {rows, top_k});
+    ops.router_scores(
+        stream, u, w.gate, static_cast<float>(config.gate_temp), scoring_func(), scores);
+    ops.router_topk(stream, scores, w.gate_bias, w.gate_bias_vl, image_rows, ids);
+    replace("expert_ids", l, 0, ids);
+    ops.router_weights(stream,
+                       scores,
+                       ids,
+                       config.norm_topk_prob,
+                       static_cast<float>(config.routed_scaling_factor),
+                       weights);
+    observe("expert_ids", l, ids);
+    observe("expert_weights", l, weights);
+    ops.moe_ffn(stream,
+                u,
+                ids,
+                weights,
+                w.experts,
+                w.shared,
+                static_cast<float>(config.swiglu_limit),
+                y);
+    observe("moe_out", l, y);
+    end_site(y);
+}
+
+double BlockPass::attention_scale() const {
+    return 1.0 / std::sqrt(static_cast<double>(config.head_dim));
+}
+
+ScoringFunc BlockPass::scoring_func() const {
+    if (config.scoring_func == "sigmoid") return ScoringFunc::kSigmoid;
+    if (config.scoring_func == "softmax") return ScoringFunc::kSoftmax;
+    return ScoringFunc::kSqrtSoftplus;
+}
+
+}  // namespace deepinfer
