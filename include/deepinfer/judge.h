@@ -18,7 +18,7 @@ struct ForwardOptions {
     std::string model_dir;
     std::string input;               ///< safetensors with input_ids, or prompt_ids + tokens
     std::string output;              ///< safetensors to write
-    std::vector<std::string> force;  ///< safetensors files whose expert ids, candidate blocks and top-k lists are used
+    std::vector<std::string> force;  ///< safetensors files whose expert ids, candidate blocks, top-k lists and draft tokens are used
     std::string backend = "cpu";     ///< "exact": twins with fp64 between the rounding points
     std::string isa;                 ///< CPU instruction set, empty = best
     int threads = 0;                 ///< 0 = what the container allows
@@ -27,7 +27,9 @@ struct ForwardOptions {
 };
 
 /// Runs the file and writes the dump. Returns a one-line JSON summary (rows, steps, tensors, seconds).
-/// kUnimplemented names what this version does not run (pictures, drafts).
+/// The draft stages run with the text unless the checkpoint has none or the backend does not draft ("drafts" in
+/// the summary; the draft.* and mtp* tensors are then left out). kUnimplemented names what this version does not
+/// run (pictures).
 Result<std::string> run_forward(const ForwardOptions& options);
 
 /// Teacher-forced scoring of token sequences: one model, many samples.

@@ -30,7 +30,7 @@ Status ForcedChoices::load(const std::vector<std::string>& paths, bool decode, c
         if (is_decode != decode) continue;
         for (auto& [name, t] : file.value()) {
             const bool choice = name.ends_with(".expert_ids") || name.ends_with(".topk_mask") || name.ends_with(".candidate_mask") ||
-                                name.ends_with(".topk_steps");
+                                name.ends_with(".topk_steps") || name == "draft.tokens";
             if (choice && t.shape.size() <= 2) tensors_[name] = std::move(t);
         }
     }
@@ -48,7 +48,26 @@ Status ForcedChoices::load(const std::vector<std::string>& paths, bool decode, c
         }
         t = i32_tensor(t.shape, ids.value());
     }
+    const auto drafts = tensors_.find("draft.tokens");
+    if (drafts == tensors_.end()) return {};
+    NamedTensor& t = drafts->second;
+    Result<std::vector<int32_t>> ids = int_values(t, drafts->first);
+    if (!ids.ok()) return ids.status();
+    for (int32_t id : ids.value()) {
+        if (id < 0 || id >= config.vocab_size) {
+            return Status(StatusCode::kInvalidFile, "draft.tokens holds id " + std::to_string(id) + ", the vocabulary has " + std::to_string(config.vocab_size));
+        }
+    }
+    if (t.shape.size() != 2 || t.dim(1) != 1 + config.dspark_block_size) {
+        return Status(StatusCode::kInvalidFile, "draft.tokens must be [steps, " + std::to_string(1 + config.dspark_block_size) + "]: the anchor and a block");
+    }
+    t = i32_tensor(t.shape, ids.value());
     return {};
+}
+
+const NamedTensor* ForcedChoices::draft_tokens() const {
+    const auto it = tensors_.find("draft.tokens");
+    return it == tensors_.end() ? nullptr : &it->second;
 }
 
 void ForcedChoices::apply(const std::string& name, int layer, int64_t row, const Tensor& choice, Backend& backend) const {
@@ -263,9 +282,10 @@ void DumpBuilder::add_logits(int64_t first, const Tensor& logits, const std::vec
 void DumpBuilder::read_caches(TensorMap& out) {
     const int64_t dh = config_.head_dim, di = config_.index_head_dim, total = phase_.total_tokens;
     const CacheGeometry& geometry = sequence_.model().cache_geometry();
-    for (int64_t l = 0; l < config_.num_hidden_layers; ++l) {
+    const int64_t backbone = config_.num_hidden_layers, all = static_cast<int64_t>(geometry.layers.size());
+    for (int64_t l = 0; l < all; ++l) {
         const CacheView::Layer& v = sequence_.cache().layers[static_cast<size_t>(l)];
-        const std::string p = "L" + std::to_string(l) + ".";
+        const std::string p = (l < backbone ? "L" + std::to_string(l) : "mtp" + std::to_string(l - backbone)) + ".";
         const int64_t keep = std::min(total, window_rows_kept(config_));
         std::vector<float> window(static_cast<size_t>(keep * dh));
         const std::vector<uint8_t> ring = to_host(backend_, v.window_ring);
@@ -274,7 +294,7 @@ void DumpBuilder::read_caches(TensorMap& out) {
             unpack_window_row(ring.data() + slot * window_row_bytes(dh), dh, window.data() + i * dh);
         }
         out[p + "window"] = bf16_tensor({keep, dh}, window);
-        if (!config_.is_kv_source(l)) continue;
+        if (l >= backbone || !config_.is_kv_source(l)) continue;
 
         // Blocks are in order, so entry e is row e of the pools.
         const int64_t n = entries_at_end(config_.ratio(l));

@@ -12,12 +12,15 @@
 
 namespace deepinfer {
 
-/// Choices of another run: expert ids, candidate blocks and top-k lists by row, from golden or dump files.
+/// Choices of another run: expert ids, candidate blocks and top-k lists by row, and the drafts of decode
+/// steps, from golden or dump files.
 class ForcedChoices {
   public:
     /// Takes what concerns the prompt (files with input_ids) or the decode steps (files with prompt_ids).
     Status load(const std::vector<std::string>& paths, bool decode, const ModelConfig& config);
     bool empty() const { return tensors_.empty(); }
+    /// draft.tokens, i32 [steps, 1 + block] with ids inside the vocabulary; nullptr if the files have none.
+    const NamedTensor* draft_tokens() const;
 
     /// Overwrites the device tensor `choice` (contract of ForwardHooks::replace) whose first row is `row`
     /// in the file's own numbering. Rows the file does not hold stay as computed.
@@ -25,7 +28,6 @@ class ForcedChoices {
 
   private:
     TensorMap tensors_;
-    std::vector<std::string> missing_;
 };
 
 class DumpBuilder {

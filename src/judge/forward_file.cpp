@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "deepinfer/judge.h"
+#include "judge/draft_recorder.h"
 #include "judge/dump_builder.h"
 #include "judge/sequence.h"
 #include "judge/tensor_file.h"
@@ -106,6 +107,21 @@ struct Run {
         return builder.finish();
     }
 
+    /// Steps whose draft logits are wanted: what the input says, else none.
+    Result<std::vector<int32_t>> draft_logit_steps(int64_t steps) const {
+        const auto it = file.find("draft.logit_steps");
+        if (it == file.end()) return std::vector<int32_t>();
+        Result<std::vector<int32_t>> v = int_values(it->second, it->first);
+        if (!v.ok()) return v;
+        for (size_t i = 0; i < v->size(); ++i) {
+            const int32_t s = v.value()[i];
+            if (s < 0 || s >= steps || (i > 0 && s <= v.value()[i - 1])) {
+                return invalid(options.input + ": draft.logit_steps must ascend within the " + std::to_string(steps) + " steps");
+            }
+        }
+        return v;
+    }
+
     Result<TensorMap> decode_run() {
         const ModelConfig& config = sequence.model().config();
         Result<std::vector<int32_t>> prompt = token_ids(file, "prompt_ids", config.vocab_size, options.input);
@@ -135,13 +151,22 @@ struct Run {
         phase.total_tokens = n + steps;
         phase.given = file;
         DumpBuilder builder(sequence, phase, choices);
+        Result<std::vector<int32_t>> logit_steps = draft_logit_steps(steps);
+        if (!logit_steps.ok()) return logit_steps.status();
+        const NamedTensor* drafts = choices.draft_tokens();
+        if (drafts != nullptr && drafts->dim(0) != steps) {
+            return invalid("draft.tokens holds " + std::to_string(drafts->dim(0)) + " steps, expected " + std::to_string(steps));
+        }
+        DraftRecorder recorder(sequence, steps, std::move(logit_steps).value(), drafts);
         for (int64_t i = 0; i < steps; ++i) {
             const ForwardHooks hooks = builder.hooks(i);
             const Tensor logits = sequence.append({tokens.value()[static_cast<size_t>(i)]}, {0}, &hooks);
             builder.add_logits(i, logits, {});
+            if (sequence.drafting()) recorder.step(i, tokens.value()[static_cast<size_t>(i) + 1]);
             report(1);
         }
         TensorMap out = builder.finish();
+        if (sequence.drafting()) recorder.finish(out);
         std::vector<int32_t> written = tokens.value();
         if (options.backend == "exact") {
             for (int64_t i = 0; i < steps; ++i) written[static_cast<size_t>(i) + 1] = builder.argmax(i);
@@ -169,6 +194,7 @@ Result<std::string> run_forward(const ForwardOptions& options) {
     limits.max_rows = std::max<int64_t>(1, std::min(options.chunk, length));
     limits.max_logit_rows = limits.max_rows;
     limits.max_seqs = 1;
+    limits.max_draft_seqs = 1;
     Result<LoadedModel> loaded = load_model(options.model_dir, options.backend, backend, limits);
     if (!loaded.ok()) return loaded.status();
     if (length > loaded->model->limits().max_positions) {
@@ -185,7 +211,7 @@ Result<std::string> run_forward(const ForwardOptions& options) {
     for (auto& [name, t] : given) out->emplace(name, std::move(t));
     DI_RETURN_IF_ERROR(write_tensor_file(options.output, out.value()));
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    return nlohmann::json{{"output", options.output}, {"backend", options.backend}, {"rows", run.total}, {"tensors", out->size()}, {"seconds", seconds}}.dump();
+    return nlohmann::json{{"output", options.output}, {"backend", options.backend}, {"rows", run.total}, {"tensors", out->size()}, {"drafts", loaded->model->limits().max_draft_seqs > 0}, {"seconds", seconds}}.dump();
 }
 
 }  // namespace deepinfer

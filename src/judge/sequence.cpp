@@ -16,6 +16,7 @@ Result<LoadedModel> load_model(const std::string& dir, const std::string& backen
     Result<Checkpoint> c = Checkpoint::open(dir);
     if (!c.ok()) return c.status();
     m.checkpoint = std::make_unique<Checkpoint>(std::move(c).value());
+    if (m.checkpoint->config().num_nextn_predict_layers == 0 || !m.backend->ops().runs_drafts()) limits.max_draft_seqs = 0;
     std::vector<int32_t> map;
     if (!m.checkpoint->config().engram_layer_ids.empty()) {
         Result<Tokenizer> tokenizer = Tokenizer::load(dir);
@@ -95,6 +96,18 @@ Tensor LoneSequence::append(const std::vector<int32_t>& tokens, const std::vecto
     batch.logit_rows = logit_rows;
     ids_.insert(ids_.end(), tokens.begin(), tokens.end());
     return model_.forward(batch, cache_, hooks);
+}
+
+DraftResult LoneSequence::draft(int32_t anchor, const DraftChooser& choose, int block_size) {
+    DraftBatch batch;
+    batch.seqs.push_back({0, static_cast<int32_t>(length()), anchor, 0});
+    batch.block_size = block_size;
+    return model_.draft(batch, cache_, choose);
+}
+
+void LoneSequence::truncate(int64_t length) {
+    DI_CHECK(length == 0 || (length <= this->length() && this->length() - length <= model_.limits().ring_extra));
+    ids_.resize(static_cast<size_t>(length));
 }
 
 std::vector<uint8_t> to_host(Backend& backend, const Tensor& t) {

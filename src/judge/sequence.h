@@ -18,6 +18,7 @@ struct LoadedModel {
 };
 
 /// `max_positions` 0 = the config's. Reads the directory's tokenizer for the Engram token map.
+/// limits.max_draft_seqs is a wish: 0 in the model's limits if the checkpoint or the backend does not draft.
 Result<LoadedModel> load_model(const std::string& dir, const std::string& backend, const BackendOptions& options, ModelLimits limits);
 
 class LoneSequence {
@@ -27,9 +28,15 @@ class LoneSequence {
 
     /// Appends tokens and returns the logits [L, V] of the wanted rows (indices into `tokens`), device memory.
     Tensor append(const std::vector<int32_t>& tokens, const std::vector<int32_t>& logit_rows, const ForwardHooks* hooks = nullptr);
+    /// Proposes the tokens after `anchor`, which is the next token and not appended yet.
+    DraftResult draft(int32_t anchor, const DraftChooser& choose = {}, int block_size = 0);
     /// Forgets everything (the next append starts at position 0).
     void reset() { ids_.clear(); }
+    /// Takes the newest tokens back: at most ModelLimits::ring_extra, or all.
+    void truncate(int64_t length);
 
+    /// Whether draft() may be called.
+    bool drafting() const { return model_.limits().max_draft_seqs > 0; }
     int64_t length() const { return static_cast<int64_t>(ids_.size()); }
     const CacheView& cache() const { return cache_; }
     DeepseekV41& model() { return model_; }

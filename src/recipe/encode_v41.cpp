@@ -87,6 +87,7 @@ class PromptWriter {
         }
         prompt_.text.append(text);
     }
+    void reserve(size_t num_bytes) { prompt_.text.reserve(num_bytes); }
     PromptText take() { return std::move(prompt_); }
 
   private:
@@ -121,6 +122,14 @@ class Renderer {
         : conversation_(conversation), options_(options) {}
 
     PromptText render() {
+        size_t num_bytes = 4096;  // the texts, and some markup around each
+        for (const Message& message : conversation_.messages) {
+            num_bytes += 128 + message.reasoning.value_or("").size();
+            for (const ContentBlock& block : message.content) num_bytes += block.text.size() + 8;
+            for (const ToolCall& call : message.tool_calls)
+                num_bytes += call.arguments.size() + 256;
+        }
+        out_.reserve(num_bytes);
         out_.special(kBos);
         const bool tools = tools_are_shown(conversation_);
         const bool format = conversation_.response_format == ResponseFormat::kJsonObject ||
