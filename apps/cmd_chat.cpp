@@ -1,12 +1,15 @@
 // chat: a conversation at a terminal (or over a pipe, one line a turn).
 #include <histedit.h>
+#include <langinfo.h>
+#include <unistd.h>
 
+#include <clocale>
+#include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <memory>
 #include <optional>
-
-#include <unistd.h>
 
 #include "command.h"
 #include "deepinfer/engine.h"
@@ -32,14 +35,23 @@ class LineReader {
   public:
     LineReader() {
         if (isatty(STDIN_FILENO) != 1 || !stdout_is_terminal()) return;
+        // libedit drops every byte it takes for no character: it must know that the terminal speaks
+        // UTF-8.
+        const char* locale = std::setlocale(LC_CTYPE, "");
+        if (locale == nullptr || std::strcmp(nl_langinfo(CODESET), "UTF-8") != 0) {
+            std::setlocale(LC_CTYPE, "C.UTF-8");
+        }
         edit_ = el_init("deepinfer", stdin, stdout, stderr);
         history_ = history_init();
         HistEvent event;
         history(history_, &event, H_SETSIZE, 1000);
-        el_set(edit_, EL_PROMPT, +[](EditLine*) -> char* { static char prompt[] = "> "; return prompt; });
+        el_set(
+            edit_, EL_PROMPT, +[](EditLine*) -> char* {
+                static char prompt[] = "> ";
+                return prompt;
+            });
         el_set(edit_, EL_HIST, history, history_);
         el_set(edit_, EL_EDITOR, "emacs");
-        el_set(edit_, EL_SIGNAL, 1);
     }
     ~LineReader() {
         if (history_ != nullptr) history_end(history_);
@@ -57,7 +69,15 @@ class LineReader {
             return line;
         }
         int n = 0;
-        const char* text = el_gets(edit_, &n);
+        const char* text = nullptr;
+        for (;;) {
+            interrupted = false;
+            text = el_gets(edit_, &n);
+            // Ctrl-C at the prompt clears the line; SIGTERM and Ctrl-D leave.
+            if (text != nullptr || !interrupted || interrupting_signal == SIGTERM) break;
+            std::fputs("^C\n", stdout);
+            el_reset(edit_);
+        }
         if (text == nullptr || n <= 0) return std::nullopt;
         line.assign(text, static_cast<size_t>(n));
         while (!line.empty() && (line.back() == '\n' || line.back() == '\r')) line.pop_back();
@@ -73,12 +93,15 @@ class LineReader {
 
 class Chat {
   public:
-    Chat(Engine& engine, Options& options, recipe::Conversation start) : engine_(engine), options_(options), conversation_(std::move(start)) {}
+    Chat(Engine& engine, Options& options, recipe::Conversation start)
+        : engine_(engine), options_(options), conversation_(std::move(start)) {}
 
-    /// One user turn. Returns an error only if the turn was refused; the conversation is then unchanged.
+    /// One user turn. Returns an error only if the turn was refused; the conversation is then
+    /// unchanged.
     Status turn(const std::string& text) {
         conversation_.messages.push_back(recipe::Message::user(text));
-        Result<std::vector<int32_t>> ids = engine_.tokenizer().encode_prompt(recipe::encode_prompt(conversation_));
+        Result<std::vector<int32_t>> ids =
+            recipe::prompt_ids(engine_.tokenizer(), recipe::encode_prompt(conversation_));
         if (!ids.ok()) return refuse(ids.status());
         Request request;
         request.prompt_token_ids = std::move(ids).value();
@@ -87,7 +110,9 @@ class Chat {
         ProgressLine line(stderr_is_terminal() && request.prompt_token_ids.size() > 256);
         RequestCallbacks callbacks;
         callbacks.on_prefill = [&](const PrefillProgress& p) {
-            if (p.rows_done < p.rows_total) line.show("reading: " + std::to_string(p.rows_done) + " of " + std::to_string(p.rows_total) + " tokens");
+            if (p.rows_done < p.rows_total)
+                line.show("reading: " + std::to_string(p.rows_done) + " of " +
+                          std::to_string(p.rows_total) + " tokens");
         };
         callbacks.on_output = [&](const Output& out) {
             line.clear();
@@ -97,21 +122,30 @@ class Chat {
         line.clear();
         if (!done.ok()) return refuse(done.status());
         const CompletionChoice& choice = done->choices[0];
-        printer.finish(choice.finish_reason == FinishReason::kLength ? recipe::FinishReason::kLength : recipe::FinishReason::kStop);
+        printer.finish(choice.finish_reason == FinishReason::kLength ? recipe::FinishReason::kLength
+                                                                     : recipe::FinishReason::kStop);
         if (choice.finish_reason == FinishReason::kError) return refuse(choice.error);
-        conversation_.messages.push_back(recipe::Message::assistant(printer.content(), printer.reasoning()));
+        conversation_.messages.push_back(
+            recipe::Message::assistant(printer.content(), printer.reasoning()));
         if (stderr_is_terminal() || options_.common.progress) {
             const double seconds = (done->timing.total_ms - done->timing.first_token_ms) / 1000.0;
-            std::fprintf(stderr, "[%lld prompt tokens, %lld cached; %lld generated, %.1f tokens/s]\n", static_cast<long long>(done->usage.prompt_tokens),
-                         static_cast<long long>(done->usage.cached_tokens), static_cast<long long>(done->usage.completion_tokens),
-                         seconds > 0 ? static_cast<double>(done->usage.completion_tokens - 1) / seconds : 0.0);
+            std::fprintf(stderr,
+                         "[%lld prompt tokens, %lld cached; %lld generated, %.1f tokens/s]\n",
+                         static_cast<long long>(done->usage.prompt_tokens),
+                         static_cast<long long>(done->usage.cached_tokens),
+                         static_cast<long long>(done->usage.completion_tokens),
+                         seconds > 0
+                             ? static_cast<double>(done->usage.completion_tokens - 1) / seconds
+                             : 0.0);
         }
         return {};
     }
 
     /// Runs a line that starts with '/'. Returns false to leave.
     bool command(const std::string& line) {
-        const auto rest = [&](size_t n) { return line.size() > n ? line.substr(n) : std::string(); };
+        const auto rest = [&](size_t n) {
+            return line.size() > n ? line.substr(n) : std::string();
+        };
         if (line == "/exit" || line == "/quit") return false;
         if (line == "/clear") {
             reset(system_text());
@@ -132,8 +166,12 @@ class Chat {
         return s;
     }
     std::string system_text() const {
-        if (conversation_.messages.empty() || conversation_.messages[0].role != recipe::Role::kSystem) return {};
-        return conversation_.messages[0].content.empty() ? std::string() : conversation_.messages[0].content[0].text;
+        if (conversation_.messages.empty() ||
+            conversation_.messages[0].role != recipe::Role::kSystem)
+            return {};
+        return conversation_.messages[0].content.empty()
+                   ? std::string()
+                   : conversation_.messages[0].content[0].text;
     }
     void reset(const std::string& system) {
         conversation_.messages.clear();
@@ -146,7 +184,14 @@ class Chat {
 };
 
 int run(Options& o) {
-    if (!o.url.empty()) return fail({StatusCode::kUnimplemented, "--url: talking to a server is not in this version"});
+    if (o.sampling.params.n != 1) {
+        return fail({StatusCode::kInvalidArgument,
+                     "--n " + std::to_string(o.sampling.params.n) +
+                         ": a conversation goes on with one answer"});
+    }
+    if (!o.url.empty())
+        return fail(
+            {StatusCode::kUnimplemented, "--url: talking to a server is not in this version"});
     recipe::Conversation conversation;
     if (!o.system.empty()) conversation.messages.push_back(recipe::Message::system(o.system));
     if (Status s = o.sampling.apply(&conversation); !s.ok()) return fail(s);
@@ -156,8 +201,10 @@ int run(Options& o) {
     Result<std::unique_ptr<Engine>> engine = Engine::create(o.common.engine);
     if (!engine.ok()) return fail(engine.status());
     LineReader reader;
-    if (reader.interactive()) std::fprintf(stderr, "%s\nType a message; /help lists commands.\n", dir->c_str());
+    if (reader.interactive())
+        std::fprintf(stderr, "%s\nType a message; /help lists commands.\n", dir->c_str());
     Chat chat(*engine.value(), o, std::move(conversation));
+    install_interrupt_handler();
     while (std::optional<std::string> line = reader.next()) {
         if (line->empty()) continue;
         if ((*line)[0] == '/') {
@@ -165,15 +212,17 @@ int run(Options& o) {
             continue;
         }
         interrupted = false;
-        install_interrupt_handler();
         const Status s = chat.turn(*line);
         if (!s.ok()) {
             std::fprintf(stderr, "deepinfer: %s\n", s.message().c_str());
             if (!reader.interactive()) return exit_code(s);
         }
-        if (interrupted && !reader.interactive()) return kExitInterrupted;
+        // Ctrl-C ends the answer; SIGTERM, or either over a pipe, ends the program.
+        if (interrupted && (!reader.interactive() || interrupting_signal == SIGTERM)) {
+            return kExitInterrupted;
+        }
     }
-    return kExitOk;
+    return interrupted ? kExitInterrupted : kExitOk;
 }
 
 }  // namespace

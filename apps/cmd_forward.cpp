@@ -16,7 +16,8 @@ struct Options {
 };
 
 int run(Options& o) {
-    if (!o.images.empty()) return fail({StatusCode::kUnimplemented, "--image: pictures are not in this version"});
+    if (!o.images.empty())
+        return fail({StatusCode::kUnimplemented, "--image: pictures are not in this version"});
     Result<std::string> dir = resolve_model(o.common);
     if (!dir.ok()) return fail(dir.status());
     o.forward.model_dir = dir.value();
@@ -24,12 +25,16 @@ int run(Options& o) {
     o.forward.isa = o.common.engine.isa;
     o.forward.threads = o.common.engine.threads;
     ProgressLine line(stderr_is_terminal() || o.common.progress);
-    o.forward.progress = [&](int64_t done, int64_t total) { line.show("rows: " + std::to_string(done) + " of " + std::to_string(total)); };
+    o.forward.progress = [&](int64_t done, int64_t total) {
+        line.show("rows: " + std::to_string(done) + " of " + std::to_string(total));
+    };
     Result<std::string> summary = run_forward(o.forward);
     line.clear();
     if (!summary.ok()) return fail(summary.status());
-    if (o.common.json) std::printf("%s\n", summary->c_str());
-    else std::printf("wrote %s\n", o.forward.output.c_str());
+    if (o.common.json)
+        std::printf("%s\n", summary->c_str());
+    else
+        std::printf("wrote %s\n", o.forward.output.c_str());
     return kExitOk;
 }
 
@@ -37,12 +42,20 @@ int run(Options& o) {
 
 Run add_forward(CLI::App& root) {
     auto o = std::make_shared<Options>();
-    CLI::App* app = root.add_subcommand("forward", "Runs given token ids and writes the named intermediate tensors");
-    app->add_option("--input", o->forward.input, "safetensors with input_ids (prefill) or prompt_ids and tokens (decode)")->required();
+    CLI::App* app = root.add_subcommand(
+        "forward", "Runs given token ids and writes the named intermediate tensors");
+    app->add_option("--input",
+                    o->forward.input,
+                    "safetensors with input_ids (prefill) or prompt_ids and tokens (decode)")
+        ->required();
     app->add_option("--output", o->forward.output, "safetensors to write")->required();
     app->add_flag("--exact", o->exact, "The twin with double accumulation between rounding points");
-    app->add_option("--force", o->forward.force, "Take expert ids, candidate blocks and top-k lists from this file (repeatable)")->allow_extra_args(false);
-    app->add_option("--image", o->images, "Picture of a span (not in this version)")->allow_extra_args(false);
+    app->add_option("--force",
+                    o->forward.force,
+                    "Take expert ids, candidate blocks and top-k lists from this file (repeatable)")
+        ->allow_extra_args(false);
+    app->add_option("--image", o->images, "Picture of a span (not in this version)")
+        ->allow_extra_args(false);
     app->add_option("--chunk", o->forward.chunk, "Prompt rows per step")->capture_default_str();
     add_model_options(*app, o->common);
     return [o] { return run(*o); };

@@ -21,15 +21,24 @@ struct Options {
     std::vector<std::string> images;
 };
 
-recipe::FinishReason to_recipe(FinishReason r) { return r == FinishReason::kLength ? recipe::FinishReason::kLength : recipe::FinishReason::kStop; }
+recipe::FinishReason to_recipe(FinishReason r) {
+    return r == FinishReason::kLength ? recipe::FinishReason::kLength : recipe::FinishReason::kStop;
+}
 
-ordered_json choice_json(const CompletionChoice& choice, const std::string& content, const std::string& reasoning) {
-    ordered_json j{{"text", content}, {"reasoning", reasoning}, {"token_ids", choice.token_ids}, {"finish_reason", finish_reason_name(choice.finish_reason)}, {"seed", choice.seq_seed}};
+ordered_json choice_json(const CompletionChoice& choice,
+                         const std::string& content,
+                         const std::string& reasoning) {
+    ordered_json j{{"text", content},
+                   {"reasoning", reasoning},
+                   {"token_ids", choice.token_ids},
+                   {"finish_reason", finish_reason_name(choice.finish_reason)},
+                   {"seed", choice.seq_seed}};
     if (!choice.logprobs.empty()) {
         ordered_json list = ordered_json::array();
         for (const TokenLogprobs& t : choice.logprobs) {
             ordered_json top = ordered_json::array();
-            for (const auto& [id, value] : t.top) top.push_back({{"token_id", id}, {"logprob", value}});
+            for (const auto& [id, value] : t.top)
+                top.push_back({{"token_id", id}, {"logprob", value}});
             list.push_back({{"token_id", t.token_id}, {"logprob", t.logprob}, {"top", top}});
         }
         j["logprobs"] = list;
@@ -38,8 +47,10 @@ ordered_json choice_json(const CompletionChoice& choice, const std::string& cont
 }
 
 int run(Options& o) {
-    if (!o.images.empty()) return fail({StatusCode::kUnimplemented, "--image: pictures are not in this version"});
-    if (o.text.empty() || o.text == "-") o.text.assign(std::istreambuf_iterator<char>(std::cin), {});
+    if (!o.images.empty())
+        return fail({StatusCode::kUnimplemented, "--image: pictures are not in this version"});
+    if (o.text.empty() || o.text == "-")
+        o.text.assign(std::istreambuf_iterator<char>(std::cin), {});
     recipe::Conversation conversation;
     if (!o.system.empty()) conversation.messages.push_back(recipe::Message::system(o.system));
     conversation.messages.push_back(recipe::Message::user(o.text));
@@ -61,19 +72,22 @@ int run(Options& o) {
     if (o.raw) {
         request.prompt_token_ids = engine.tokenizer().encode(o.text);
         const int32_t bos = engine.model_info().bos_token_id;
-        if (request.prompt_token_ids.empty() || request.prompt_token_ids[0] != bos) request.prompt_token_ids.insert(request.prompt_token_ids.begin(), bos);
+        if (request.prompt_token_ids.empty() || request.prompt_token_ids[0] != bos)
+            request.prompt_token_ids.insert(request.prompt_token_ids.begin(), bos);
         parsing.start = recipe::ParserStart::kContentContinued;
         parsing.tools = false;
         parsing.compat = true;
     } else {
-        Result<std::vector<int32_t>> ids = engine.tokenizer().encode_prompt(recipe::encode_prompt(conversation));
+        Result<std::vector<int32_t>> ids =
+            recipe::prompt_ids(engine.tokenizer(), recipe::encode_prompt(conversation));
         if (!ids.ok()) return fail(ids.status());
         request.prompt_token_ids = std::move(ids).value();
         parsing = recipe::parsing_options(conversation);
     }
     const size_t prompt_tokens = request.prompt_token_ids.size();
     const int32_t eos = engine.model_info().eos_token_id;
-    const std::string eos_text(engine.tokenizer().contains(eos) ? engine.tokenizer().token_bytes(eos) : "");
+    const std::string eos_text(
+        engine.tokenizer().contains(eos) ? engine.tokenizer().token_bytes(eos) : "");
     if (o.raw) std::fflush(stdout);
 
     // With n > 1 the answers would interleave: they are printed one after another at the end.
@@ -82,8 +96,11 @@ int run(Options& o) {
     AnswerPrinter printer(parsing, !stream);
     RequestCallbacks callbacks;
     callbacks.on_prefill = [&](const PrefillProgress& p) {
-        if (p.rows_done < p.rows_total) line.show("reading the prompt: " + std::to_string(p.rows_done) + " of " + std::to_string(p.rows_total) + " tokens");
-        else line.clear();
+        if (p.rows_done < p.rows_total)
+            line.show("reading the prompt: " + std::to_string(p.rows_done) + " of " +
+                      std::to_string(p.rows_total) + " tokens");
+        else
+            line.clear();
     };
     if (stream) {
         callbacks.on_output = [&](const Output& out) {
@@ -108,23 +125,40 @@ int run(Options& o) {
     }
     const Timing& t = done->timing;
     const Usage& u = done->usage;
-    const double decode_s = (t.total_ms - t.first_token_ms) / 1000.0, prefill_s = (t.first_token_ms - t.queue_ms) / 1000.0;
-    const double decode_rate = decode_s > 0 && u.completion_tokens > 1 ? static_cast<double>(u.completion_tokens - 1) / decode_s : 0;
-    const double prefill_rate = prefill_s > 0 ? static_cast<double>(u.prompt_tokens - u.cached_tokens) / prefill_s : 0;
+    const double decode_s = (t.total_ms - t.first_token_ms) / 1000.0,
+                 prefill_s = (t.first_token_ms - t.queue_ms) / 1000.0;
+    const double decode_rate = decode_s > 0 && u.completion_tokens > 1
+                                   ? static_cast<double>(u.completion_tokens - 1) / decode_s
+                                   : 0;
+    const double prefill_rate =
+        prefill_s > 0 ? static_cast<double>(u.prompt_tokens - u.cached_tokens) / prefill_s : 0;
     if (o.common.json) {
         ordered_json j = choices.at(0);
         if (choices.size() > 1) j["choices"] = choices;
-        j["usage"] = {{"prompt_tokens", u.prompt_tokens}, {"cached_tokens", u.cached_tokens}, {"completion_tokens", u.completion_tokens}};
-        j["timing"] = {{"queue_ms", t.queue_ms}, {"first_token_ms", t.first_token_ms}, {"total_ms", t.total_ms}, {"prefill_tokens_per_s", prefill_rate}, {"decode_tokens_per_s", decode_rate}};
+        j["usage"] = {{"prompt_tokens", u.prompt_tokens},
+                      {"cached_tokens", u.cached_tokens},
+                      {"completion_tokens", u.completion_tokens}};
+        j["timing"] = {{"queue_ms", t.queue_ms},
+                       {"first_token_ms", t.first_token_ms},
+                       {"total_ms", t.total_ms},
+                       {"prefill_tokens_per_s", prefill_rate},
+                       {"decode_tokens_per_s", decode_rate}};
         std::printf("%s\n", j.dump(-1, ' ', false, ordered_json::error_handler_t::replace).c_str());
     } else if (talk) {
-        std::fprintf(stderr, "[%lld prompt + %lld generated tokens; first token %.2f s, prefill %.0f tokens/s, decode %.1f tokens/s; %s]\n",
-                     static_cast<long long>(u.prompt_tokens), static_cast<long long>(u.completion_tokens), t.first_token_ms / 1000.0, prefill_rate, decode_rate,
+        std::fprintf(stderr,
+                     "[%lld prompt + %lld generated tokens; first token %.2f s, prefill %.0f "
+                     "tokens/s, decode %.1f tokens/s; %s]\n",
+                     static_cast<long long>(u.prompt_tokens),
+                     static_cast<long long>(u.completion_tokens),
+                     t.first_token_ms / 1000.0,
+                     prefill_rate,
+                     decode_rate,
                      finish_reason_name(done->choices[0].finish_reason));
     }
     for (const CompletionChoice& choice : done->choices) {
         if (choice.finish_reason == FinishReason::kError) return fail(choice.error);
-        if (choice.finish_reason == FinishReason::kEmptyMask) return fail({StatusCode::kInternal, "no token was allowed at a position (empty mask)"});
+        if (choice.finish_reason == FinishReason::kEmptyMask)
+            return fail({StatusCode::kInternal, "no token was allowed at a position (empty mask)"});
     }
     return interrupted ? kExitInterrupted : kExitOk;
 }
@@ -137,7 +171,8 @@ Run add_generate(CLI::App& root) {
     app->add_option("text", o->text, "The message; - or nothing reads standard input");
     app->add_option("--system", o->system, "System message before it");
     app->add_flag("--raw", o->raw, "Continue the text itself, without a conversation around it");
-    app->add_option("--image", o->images, "Picture shown with the message (not in this version)")->allow_extra_args(false);
+    app->add_option("--image", o->images, "Picture shown with the message (not in this version)")
+        ->allow_extra_args(false);
     add_model_options(*app, o->common);
     add_engine_options(*app, o->common);
     add_sampling_options(*app, o->sampling);

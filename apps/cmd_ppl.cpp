@@ -1,11 +1,13 @@
 // ppl: teacher-forced negative log-likelihood per sample of a JSON Lines file.
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "command.h"
+#include "deepinfer/json_guard.h"
 #include "deepinfer/judge.h"
 #include "deepinfer/tokenizer.h"
 
@@ -20,16 +22,21 @@ struct Options {
     bool token_logprobs = false;
 };
 
-/// The ids of a batch line: prompt_token_ids as they are, prompt with BOS in front, messages through the recipe.
+/// The ids of a batch line: prompt_token_ids as they are, prompt with BOS in front, messages
+/// through the recipe.
 Result<std::vector<int32_t>> line_ids(const ordered_json& line, const Tokenizer& tokenizer) {
-    const auto invalid = [](const std::string& what) { return Status(StatusCode::kInvalidArgument, what); };
+    const auto invalid = [](const std::string& what) {
+        return Status(StatusCode::kInvalidArgument, what);
+    };
     if (!line.is_object()) return invalid("the line is no JSON object");
     if (line.contains("prompt_token_ids")) {
         const auto& ids = line["prompt_token_ids"];
         if (!ids.is_array()) return invalid("prompt_token_ids must be a list of ids");
         std::vector<int32_t> out;
         for (const auto& id : ids) {
-            if (!id.is_number_integer() || id < 0 || id >= tokenizer.vocab_size()) return invalid("prompt_token_ids holds " + id.dump() + ", expected ids below " + std::to_string(tokenizer.vocab_size()));
+            if (!id.is_number_integer() || id < 0 || id >= tokenizer.vocab_size())
+                return invalid("prompt_token_ids holds " + id.dump() + ", expected ids below " +
+                               std::to_string(tokenizer.vocab_size()));
             out.push_back(id.get<int32_t>());
         }
         return out;
@@ -37,15 +44,20 @@ Result<std::vector<int32_t>> line_ids(const ordered_json& line, const Tokenizer&
     if (line.contains("prompt")) {
         if (!line["prompt"].is_string()) return invalid("prompt must be a string");
         std::vector<int32_t> out = tokenizer.encode(line["prompt"].get<std::string>());
-        if (out.empty() || out[0] != tokenizer.bos_id()) out.insert(out.begin(), tokenizer.bos_id());
+        if (out.empty() || out[0] != tokenizer.bos_id())
+            out.insert(out.begin(), tokenizer.bos_id());
         return out;
     }
     if (line.contains("messages")) {
-        ordered_json request{{"id", 0}, {"protocol", "chat_completions"}, {"body", {{"model", "deepseek-flash"}, {"messages", line["messages"]}}}};
+        ordered_json request{
+            {"id", 0},
+            {"protocol", "chat_completions"},
+            {"body", {{"model", "deepseek-flash"}, {"messages", line["messages"]}}}};
         for (const char* key : {"tools", "thinking", "reasoning_effort"}) {
             if (line.contains(key)) request["body"][key] = line[key];
         }
-        const ordered_json answer = ordered_json::parse(recipe::encode_json_line(tokenizer, request.dump()));
+        const ordered_json answer =
+            ordered_json::parse(recipe::encode_json_line(tokenizer, request.dump()));
         if (answer.contains("error")) return invalid(answer["error"]["message"].get<std::string>());
         return answer["ids"].get<std::vector<int32_t>>();
     }
@@ -53,9 +65,15 @@ Result<std::vector<int32_t>> line_ids(const ordered_json& line, const Tokenizer&
 }
 
 int run(Options& o) {
-    if (o.path != "prefill" && o.path != "decode") return fail({StatusCode::kInvalidArgument, "--path is '" + o.path + "', expected prefill or decode"});
+    if (o.path != "prefill" && o.path != "decode")
+        return fail({StatusCode::kInvalidArgument,
+                     "--path is '" + o.path + "', expected prefill or decode"});
     Result<std::string> dir = resolve_model(o.common);
     if (!dir.ok()) return fail(dir.status());
+    if (std::filesystem::is_directory(o.file)) {
+        return fail(
+            {StatusCode::kInvalidFile, o.file + " is a directory, expected a JSON Lines file"});
+    }
     std::ifstream in(o.file);
     if (!in) return fail({StatusCode::kInvalidFile, "cannot open " + o.file});
     Result<Tokenizer> tokenizer = Tokenizer::load(dir.value());
@@ -77,13 +95,18 @@ int run(Options& o) {
     while (!interrupted && std::getline(in, text)) {
         ++number;
         if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
-        ordered_json line = ordered_json::parse(text, nullptr, false);
-        ordered_json out{{"id", line.is_object() && line.contains("id") ? line["id"] : ordered_json(number)}};
+        // A document that nests too deep is never built: copying or printing it would recurse.
+        const bool deep = json_nests_deeper(text);
+        const ordered_json line = deep ? ordered_json() : ordered_json::parse(text, nullptr, false);
+        ordered_json out{
+            {"id", line.is_object() && line.contains("id") ? line["id"] : ordered_json(number)}};
         Result<std::vector<int32_t>> ids = line_ids(line, tokenizer.value());
-        Result<std::vector<double>> logprobs = ids.ok() ? scorer->log_probs(ids.value()) : Result<std::vector<double>>(ids.status());
+        Result<std::vector<double>> logprobs =
+            ids.ok() ? scorer->log_probs(ids.value()) : Result<std::vector<double>>(ids.status());
         if (!logprobs.ok()) {
             ++failed;
-            out["error"] = {{"code", status_code_name(logprobs.status().code())}, {"message", logprobs.status().message()}};
+            out["error"] = {{"code", status_code_name(logprobs.status().code())},
+                            {"message", logprobs.status().message()}};
         } else {
             double nll = 0;
             for (double x : logprobs.value()) nll -= x;
@@ -96,13 +119,20 @@ int run(Options& o) {
             total += nll;
             tokens += static_cast<int64_t>(logprobs->size());
         }
-        std::printf("%s\n", out.dump(-1, ' ', false, ordered_json::error_handler_t::replace).c_str());
-        progress.show(std::to_string(number) + " samples, perplexity " + std::to_string(tokens > 0 ? std::exp(total / static_cast<double>(tokens)) : 0.0));
+        std::printf("%s\n",
+                    out.dump(-1, ' ', false, ordered_json::error_handler_t::replace).c_str());
+        progress.show(
+            std::to_string(number) + " samples, perplexity " +
+            std::to_string(tokens > 0 ? std::exp(total / static_cast<double>(tokens)) : 0.0));
     }
     progress.clear();
     if (!o.common.json) {
-        std::fprintf(stderr, "%lld samples (%lld failed), %lld tokens, perplexity %.4f\n", static_cast<long long>(number), static_cast<long long>(failed),
-                     static_cast<long long>(tokens), tokens > 0 ? std::exp(total / static_cast<double>(tokens)) : 0.0);
+        std::fprintf(stderr,
+                     "%lld samples (%lld failed), %lld tokens, perplexity %.4f\n",
+                     static_cast<long long>(number),
+                     static_cast<long long>(failed),
+                     static_cast<long long>(tokens),
+                     tokens > 0 ? std::exp(total / static_cast<double>(tokens)) : 0.0);
     }
     return interrupted ? kExitInterrupted : failed > 0 ? kExitFailed : kExitOk;
 }
@@ -111,10 +141,13 @@ int run(Options& o) {
 
 Run add_ppl(CLI::App& root) {
     auto o = std::make_shared<Options>();
-    CLI::App* app = root.add_subcommand("ppl", "Teacher-forced negative log-likelihood of each sample in a JSON Lines file");
+    CLI::App* app = root.add_subcommand(
+        "ppl", "Teacher-forced negative log-likelihood of each sample in a JSON Lines file");
     app->add_option("file", o->file, "Lines with prompt, prompt_token_ids or messages")->required();
-    app->add_option("--path", o->path, "prefill (chunks) or decode (token by token)")->capture_default_str();
-    app->add_flag("--token-logprobs", o->token_logprobs, "Add the log-probability of every predicted token");
+    app->add_option("--path", o->path, "prefill (chunks) or decode (token by token)")
+        ->capture_default_str();
+    app->add_flag(
+        "--token-logprobs", o->token_logprobs, "Add the log-probability of every predicted token");
     add_model_options(*app, o->common);
     return [o] { return run(*o); };
 }

@@ -1,27 +1,34 @@
 #include "command.h"
 
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <unistd.h>
 
 #include "deepinfer/checkpoint.h"
 
 namespace deepinfer::cli {
 
 std::atomic<bool> interrupted{false};
+std::atomic<int> interrupting_signal{0};
 
 int exit_code(const Status& status) {
     switch (status.code()) {
-        case StatusCode::kOk: return kExitOk;
+        case StatusCode::kOk:
+            return kExitOk;
         case StatusCode::kInvalidArgument:
         case StatusCode::kUnimplemented:
-        case StatusCode::kOutOfRange: return kExitUsage;
+        case StatusCode::kOutOfRange:
+            return kExitUsage;
         case StatusCode::kInvalidFile:
-        case StatusCode::kNotFound: return kExitInvalidFile;
-        case StatusCode::kCancelled: return kExitInterrupted;
-        default: return kExitFailed;
+        case StatusCode::kNotFound:
+            return kExitInvalidFile;
+        case StatusCode::kCancelled:
+            return kExitInterrupted;
+        default:
+            return kExitFailed;
     }
 }
 
@@ -30,12 +37,17 @@ int fail(const Status& status) {
     return exit_code(status);
 }
 
-bool stderr_is_terminal() { return isatty(STDERR_FILENO) == 1; }
-bool stdout_is_terminal() { return isatty(STDOUT_FILENO) == 1; }
+bool stderr_is_terminal() {
+    return isatty(STDERR_FILENO) == 1;
+}
+bool stdout_is_terminal() {
+    return isatty(STDOUT_FILENO) == 1;
+}
 
 namespace {
 
 void on_signal(int signal) {
+    interrupting_signal = signal;
     if (interrupted.exchange(true)) {
         std::signal(signal, SIG_DFL);  // a second Ctrl-C means it
         std::raise(signal);
@@ -47,11 +59,17 @@ std::string parse_size(std::string& text) {
     static constexpr struct {
         const char* suffix;
         double factor;
-    } kUnits[] = {{"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}, {"B", 1.0}, {"", 1.0}};
+    } kUnits[] = {{"KiB", 1024.0},
+                  {"MiB", 1048576.0},
+                  {"GiB", 1073741824.0},
+                  {"TiB", 1099511627776.0},
+                  {"B", 1.0},
+                  {"", 1.0}};
     char* end = nullptr;
     const double value = std::strtod(text.c_str(), &end);
     for (const auto& unit : kUnits) {
-        if (end != text.c_str() && std::strcmp(end, unit.suffix) == 0 && value >= 0 && value * unit.factor < 9e18) {
+        if (end != text.c_str() && std::strcmp(end, unit.suffix) == 0 && value >= 0 &&
+            value * unit.factor < 9e18) {
             text = std::to_string(static_cast<long long>(value * unit.factor));
             return {};
         }
@@ -72,31 +90,64 @@ void add_model_options(CLI::App& app, CommonOptions& o) {
     Result<EngineConfig> env = EngineConfig::from_environment();
     if (env.ok()) o.engine = std::move(env).value();
     o.engine.model_dir.clear();
-    app.add_option("--model", o.model, "Checkpoint directory or hub id (default: DEEPINFER_HF_MODEL_DIR, then the demonstration checkpoint)");
-    app.add_option("--synthetic", o.synthetic, "Generated weights of a named geometry (not in this version)");
-    app.add_option("--backend", o.engine.backend, "cpu, cuda or auto (DEEPINFER_ACCELERATOR); ref and exact are the slow twins")->capture_default_str();
-    app.add_option("--threads", o.engine.threads, "CPU threads (DEEPINFER_THREADS; 0 = what the container allows)")->capture_default_str();
+    app.add_option("--model",
+                   o.model,
+                   "Checkpoint directory or hub id (default: DEEPINFER_HF_MODEL_DIR, then the "
+                   "demonstration checkpoint)");
+    app.add_option(
+        "--synthetic", o.synthetic, "Generated weights of a named geometry (not in this version)");
+    app.add_option("--backend",
+                   o.engine.backend,
+                   "cpu, cuda or auto (DEEPINFER_ACCELERATOR); ref and exact are the slow twins")
+        ->capture_default_str();
+    app.add_option("--threads",
+                   o.engine.threads,
+                   "CPU threads (DEEPINFER_THREADS; 0 = what the container allows)")
+        ->capture_default_str();
     app.add_option("--isa", o.engine.isa, "Force a lower CPU instruction set (DEEPINFER_ISA)");
-    app.add_flag("--json", o.json, "One JSON document (or JSON Lines where said) on stdout, nothing else");
-    app.add_flag("--progress", o.progress, "Progress and statistics on stderr even when it is no terminal");
+    app.add_flag(
+        "--json", o.json, "One JSON document (or JSON Lines where said) on stdout, nothing else");
+    app.add_flag(
+        "--progress", o.progress, "Progress and statistics on stderr even when it is no terminal");
 }
 
 void add_engine_options(CLI::App& app, CommonOptions& o) {
     EngineConfig& e = o.engine;
-    app.add_option("--batch-invariant", e.batch_invariant, "0 or 1: results depend on the request alone (DEEPINFER_BATCH_INVARIANT)")->capture_default_str();
-    app.add_option("--max-num-seqs", e.max_num_seqs, "Sequences that may run at once")->capture_default_str();
-    app.add_option("--max-num-batched-tokens", e.max_num_batched_tokens, "Rows of one step")->capture_default_str();
-    app.add_option("--max-model-len", e.max_model_len, "Longest prompt plus output (0 = the checkpoint's)")->capture_default_str();
-    app.add_option("--kv-cache-bytes", e.kv_cache_bytes, "Pool of compressed KV and index keys, bytes or 2MiB, 1.5GiB (0 = choose)")
+    app.add_option("--batch-invariant",
+                   e.batch_invariant,
+                   "0 or 1: results depend on the request alone (DEEPINFER_BATCH_INVARIANT)")
+        ->capture_default_str();
+    app.add_option("--max-num-seqs", e.max_num_seqs, "Sequences that may run at once")
+        ->capture_default_str();
+    app.add_option("--max-num-batched-tokens", e.max_num_batched_tokens, "Rows of one step")
+        ->capture_default_str();
+    app.add_option(
+           "--max-model-len", e.max_model_len, "Longest prompt plus output (0 = the checkpoint's)")
+        ->capture_default_str();
+    app.add_option("--kv-cache-bytes",
+                   e.kv_cache_bytes,
+                   "Pool of compressed KV and index keys, bytes or 2MiB, 1.5GiB (0 = choose)")
         ->transform(CLI::Validator(parse_size, "SIZE"));
-    app.add_option("--async-scheduling", e.async_scheduling, "0 or 1: plan a step while the last one runs")->capture_default_str();
-    app.add_option("--prefix-caching", e.prefix_caching, "0 or 1: reuse blocks of equal prompt beginnings")->capture_default_str();
+    app.add_option(
+           "--async-scheduling", e.async_scheduling, "0 or 1: plan a step while the last one runs")
+        ->capture_default_str();
+    app.add_option(
+           "--prefix-caching", e.prefix_caching, "0 or 1: reuse blocks of equal prompt beginnings")
+        ->capture_default_str();
     app.add_option("--step-log", e.step_log, "Append one JSON line a step to this file");
-    app.add_option("--nextn", e.nextn, "Draft tokens (DEEPINFER_USE_NEXTN_DECODE; this version: 0)");
-    app.add_option("--varlen", e.varlen, "0 or 1: verify length per request (DEEPINFER_ENABLE_MTP_VARLEN; this version: 0)");
-    app.add_option("--spec-sampling", e.spec_sampling, "Acceptance rule of drafts (this version: coupled)");
-    app.add_option("--truncation", e.truncation, "Bounded replay of the decoder half in prefill: off (this version)");
-    app.add_option("--keep-tokens", e.keep_tokens, "Prompt rows that truncation keeps (this version: 0)");
+    app.add_option(
+        "--nextn", e.nextn, "Draft tokens (DEEPINFER_USE_NEXTN_DECODE; this version: 0)");
+    app.add_option(
+        "--varlen",
+        e.varlen,
+        "0 or 1: verify length per request (DEEPINFER_ENABLE_MTP_VARLEN; this version: 0)");
+    app.add_option(
+        "--spec-sampling", e.spec_sampling, "Acceptance rule of drafts (this version: coupled)");
+    app.add_option("--truncation",
+                   e.truncation,
+                   "Bounded replay of the decoder half in prefill: off (this version)");
+    app.add_option(
+        "--keep-tokens", e.keep_tokens, "Prompt rows that truncation keeps (this version: 0)");
     app.add_option("--ep", e.ep, "Expert-parallel ranks (this version: 1)");
     app.add_option("--dp", e.dp, "Attention data-parallel ranks (this version: 1)");
     app.add_option("--cp", e.cp, "Context-parallel ranks (this version: 1)");
@@ -106,50 +157,75 @@ void add_sampling_options(CLI::App& app, SamplingOptions& o) {
     SamplingParams& p = o.params;
     app.add_option("--temperature", p.temperature, "Below 1e-5: greedy")->capture_default_str();
     app.add_option("--top-k", p.top_k, "Keep the k likeliest tokens (0 = off)");
-    app.add_option("--top-p", p.top_p, "Keep the likeliest tokens up to this probability")->capture_default_str();
+    app.add_option("--top-p", p.top_p, "Keep the likeliest tokens up to this probability")
+        ->capture_default_str();
     app.add_option("--min-p", p.min_p, "Drop tokens less likely than this share of the likeliest");
-    app.add_option("--repetition-penalty", p.repetition_penalty, "Over prompt and output (1 = off)");
-    app.add_option("--frequency-penalty", p.frequency_penalty, "Per earlier occurrence in the output");
+    app.add_option(
+        "--repetition-penalty", p.repetition_penalty, "Over prompt and output (1 = off)");
+    app.add_option(
+        "--frequency-penalty", p.frequency_penalty, "Per earlier occurrence in the output");
     app.add_option("--presence-penalty", p.presence_penalty, "Once, if in the output");
-    app.add_option("--seed", o.seed, "Same seed, same text (default: drawn, and reported with --json)")->check(CLI::NonNegativeNumber);
-    app.add_option("--max-tokens", o.max_tokens, "Most tokens to generate (default: what the context leaves)")->check(CLI::PositiveNumber);
+    app.add_option(
+        "--seed", o.seed, "Same seed, same text (default: drawn, and reported with --json)");
+    app.add_option(
+        "--max-tokens", o.max_tokens, "Most tokens to generate (default: what the context leaves)");
     app.add_option("--min-tokens", p.min_tokens, "Ban the end before this many tokens");
     app.add_option("--stop", p.stop, "End before this text (repeatable)")->allow_extra_args(false);
-    app.add_option("--stop-token-ids", p.stop_token_ids, "End at one of these ids (comma-separated or repeated)")->allow_extra_args(false)->delimiter(',');
+    app.add_option("--stop-token-ids",
+                   p.stop_token_ids,
+                   "End at one of these ids (comma-separated or repeated)")
+        ->allow_extra_args(false)
+        ->delimiter(',');
     app.add_flag("--ignore-eos", o.ignore_eos, "Go on after the end-of-sequence token");
     app.add_option("--n", p.n, "Answers to one prompt");
-    app.add_option("--logprobs", o.logprobs, "Report log-probabilities of this many likeliest tokens (with --json)");
-    app.add_option("--thinking", o.thinking, "0 or 1: reason before answering")->capture_default_str();
-    app.add_option("--effort", o.effort, "minimal, low, medium, high, xhigh, max, or 1..100")->capture_default_str();
+    app.add_option("--logprobs",
+                   o.logprobs,
+                   "Report log-probabilities of this many likeliest tokens (with --json)");
+    app.add_option("--thinking", o.thinking, "0 or 1: reason before answering")
+        ->capture_default_str();
+    app.add_option("--effort", o.effort, "minimal, low, medium, high, xhigh, max, or 1..100")
+        ->capture_default_str();
     app.add_option("--regex", o.regex, "Constrain the output (not in this version)");
     app.add_option("--json-schema", o.json_schema, "Constrain the output (not in this version)");
     app.add_option("--ebnf", o.ebnf, "Constrain the output (not in this version)");
     app.add_option("--choice", o.choice, "Constrain the output (not in this version)");
-    app.add_option("--structural-tag", o.structural_tag, "Constrain the output (not in this version)");
+    app.add_option(
+        "--structural-tag", o.structural_tag, "Constrain the output (not in this version)");
 }
 
 Status SamplingOptions::apply(recipe::Conversation* conversation) {
     const struct {
         const char* flag;
         const std::string& value;
-    } constraints[] = {{"--regex", regex}, {"--json-schema", json_schema}, {"--ebnf", ebnf}, {"--choice", choice}, {"--structural-tag", structural_tag}};
+    } constraints[] = {{"--regex", regex},
+                       {"--json-schema", json_schema},
+                       {"--ebnf", ebnf},
+                       {"--choice", choice},
+                       {"--structural-tag", structural_tag}};
     for (const auto& c : constraints) {
-        if (!c.value.empty()) return {StatusCode::kUnimplemented, std::string(c.flag) + ": constrained output is not in this version"};
+        if (!c.value.empty())
+            return {StatusCode::kUnimplemented,
+                    std::string(c.flag) + ": constrained output is not in this version"};
     }
-    if (seed >= 0) params.seq_seed = static_cast<uint64_t>(seed);
-    if (max_tokens > 0) params.max_tokens = max_tokens;
-    if (logprobs >= 0) params.logprobs = logprobs;
+    params.seq_seed = seed;
+    params.max_tokens = max_tokens;
+    params.logprobs = logprobs;
     params.ignore_eos = ignore_eos;
     if (conversation == nullptr) return {};
     conversation->thinking = thinking;
     if (!effort.empty() && effort.find_first_not_of("0123456789") == std::string::npos) {
         const int value = effort.size() > 3 ? 0 : std::stoi(effort);
-        if (value < 1 || value > 100) return {StatusCode::kInvalidArgument, "--effort " + effort + " is outside 1..100"};
+        if (value < 1 || value > 100)
+            return {StatusCode::kInvalidArgument, "--effort " + effort + " is outside 1..100"};
         conversation->effort = recipe::Effort::from_number(value);
         return {};
     }
     const auto word = recipe::Effort::from_word(effort);
-    if (!word) return {StatusCode::kInvalidArgument, "--effort '" + effort + "' is neither a number 1..100 nor minimal, low, medium, high, xhigh, max, ultra, none"};
+    if (!word)
+        return {StatusCode::kInvalidArgument,
+                "--effort '" + effort +
+                    "' is neither a number 1..100 nor minimal, low, medium, high, xhigh, max, "
+                    "ultra, none"};
     conversation->effort = *word;
     if (word->value == 0) conversation->thinking = false;
     return {};
@@ -157,11 +233,14 @@ Status SamplingOptions::apply(recipe::Conversation* conversation) {
 
 Result<std::string> resolve_model(const CommonOptions& o) {
     for (const std::string& name : unknown_env_flags()) {
-        std::fprintf(stderr, "deepinfer: warning: %s is set but no such switch exists\n", name.c_str());
+        std::fprintf(
+            stderr, "deepinfer: warning: %s is set but no such switch exists\n", name.c_str());
     }
     Result<EngineConfig> env = EngineConfig::from_environment();
     if (!env.ok()) return env.status();
-    if (!o.synthetic.empty()) return Status(StatusCode::kUnimplemented, "--synthetic: generated weights are not in this version");
+    if (!o.synthetic.empty())
+        return Status(StatusCode::kUnimplemented,
+                      "--synthetic: generated weights are not in this version");
     const char* env_dir = std::getenv("DEEPINFER_HF_MODEL_DIR");
     return resolve_model_dir(o.model, env_dir != nullptr ? env_dir : "");
 }
@@ -180,7 +259,8 @@ void ProgressLine::clear() {
     shown_ = false;
 }
 
-// ---- answer --------------------------------------------------------------------------------------------
+// ---- answer
+// --------------------------------------------------------------------------------------------
 
 AnswerPrinter::AnswerPrinter(recipe::ParsingOptions options, bool quiet)
     : parser_(std::move(options)), quiet_(quiet), color_(!quiet && stdout_is_terminal()) {}

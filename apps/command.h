@@ -1,9 +1,11 @@
-// What every command shares: options, exit codes, terminal output. One file per command (cmd_*.cpp).
+// What every command shares: options, exit codes, terminal output. One file per command
+// (cmd_*.cpp).
 #pragma once
 
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,11 +30,11 @@ int fail(const Status& status);
 
 /// Common options of cli.md, already merged with DEEPINFER_* variables.
 struct CommonOptions {
-    EngineConfig engine;      ///< flags win over the environment, which wins over defaults
-    std::string model;        ///< --model as given
-    std::string synthetic;    ///< --synthetic as given (refused: not in this version)
+    EngineConfig engine;    ///< flags win over the environment, which wins over defaults
+    std::string model;      ///< --model as given
+    std::string synthetic;  ///< --synthetic as given (refused: not in this version)
     bool json = false;
-    bool progress = false;    ///< statistics on stderr although it is no terminal
+    bool progress = false;  ///< statistics on stderr although it is no terminal
 };
 
 /// Adds --model, --backend, --threads, … to a command.
@@ -45,9 +47,9 @@ struct SamplingOptions {
     bool thinking = true;
     std::string effort = "high";
     bool ignore_eos = false;
-    long long seed = -1;
-    long long max_tokens = 0;
-    int logprobs = -1;
+    std::optional<uint64_t> seed;
+    std::optional<int64_t> max_tokens;
+    std::optional<int> logprobs;
     std::string regex, json_schema, ebnf, choice, structural_tag;
 
     /// Checks and completes `params` and fills the conversation's thinking and effort.
@@ -55,15 +57,19 @@ struct SamplingOptions {
 };
 void add_sampling_options(CLI::App& app, SamplingOptions& options);
 
-/// --model, DEEPINFER_HF_MODEL_DIR or the demonstration checkpoint; reports unknown DEEPINFER_* names on stderr.
+/// --model, DEEPINFER_HF_MODEL_DIR or the demonstration checkpoint; reports unknown DEEPINFER_*
+/// names on stderr.
 Result<std::string> resolve_model(const CommonOptions& options);
 
 /// True if stderr (stdout) is a terminal.
 bool stderr_is_terminal();
 bool stdout_is_terminal();
 
-/// Set by Ctrl-C (SIGINT) and SIGTERM once install_interrupt_handler() was called; a second signal kills.
+/// Set by Ctrl-C (SIGINT) and SIGTERM once install_interrupt_handler() was called; a second signal
+/// kills.
 extern std::atomic<bool> interrupted;
+/// The signal that set it.
+extern std::atomic<int> interrupting_signal;
 void install_interrupt_handler();
 
 /// One status line on stderr that rewrites itself; silent unless `enabled`.
@@ -108,6 +114,7 @@ using Run = std::function<int()>;
 Run add_generate(CLI::App& root);
 Run add_chat(CLI::App& root);
 Run add_batch(CLI::App& root);
+Run add_bench(CLI::App& root);
 Run add_inspect(CLI::App& root);
 Run add_forward(CLI::App& root);
 Run add_ppl(CLI::App& root);

@@ -1,6 +1,7 @@
 // deepinfer: one program, one subcommand per file. See `deepinfer help`.
 #include <cstdio>
-#include <cstring>
+#include <exception>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,8 @@
 namespace {
 
 constexpr const char* kFooter =
-    "Exit codes: 0 done, 1 the work failed, 2 wrong usage or configuration, 3 the model directory or an input\n"
+    "Exit codes: 0 done, 1 the work failed, 2 wrong usage or configuration, 3 the model directory "
+    "or an input\n"
     "file is invalid, 130 interrupted.\n\n"
     "Examples:\n"
     "  deepinfer generate \"What is the capital of France?\"\n"
@@ -22,6 +24,27 @@ constexpr const char* kFooter =
     "  echo 'Once upon a time' | deepinfer generate --raw -\n"
     "  deepinfer chat\n"
     "  deepinfer inspect --model DIR\n";
+
+}  // namespace
+
+namespace {
+
+/// Runs a command; output that could not be written and exceptions of last resort are failures.
+int finish(const deepinfer::cli::Run& run) {
+    int code = deepinfer::cli::kExitFailed;
+    try {
+        code = run();
+    } catch (const std::bad_alloc&) {
+        std::fprintf(stderr, "deepinfer: out of memory\n");
+    } catch (const std::exception& e) {
+        std::fprintf(stderr, "deepinfer: internal error: %s\n", e.what());
+    }
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+        std::fprintf(stderr, "deepinfer: the output could not be written\n");
+        if (code == deepinfer::cli::kExitOk) code = deepinfer::cli::kExitFailed;
+    }
+    return code;
+}
 
 }  // namespace
 
@@ -33,7 +56,8 @@ int main(int argc, char** argv) {
     register_cuda_backend();
 #endif
 
-    CLI::App app{"deepinfer runs DeepSeek-V4.1-architecture checkpoints on machines you own.", "deepinfer"};
+    CLI::App app{"deepinfer runs DeepSeek-V4.1-architecture checkpoints on machines you own.",
+                 "deepinfer"};
     app.set_version_flag("--version", std::string("deepinfer ") + DEEPINFER_VERSION);
     app.footer(kFooter);
     app.require_subcommand(0, 1);
@@ -45,6 +69,7 @@ int main(int argc, char** argv) {
     add(&cli::add_generate);
     add(&cli::add_chat);
     add(&cli::add_batch);
+    add(&cli::add_bench);
     add(&cli::add_inspect);
     add(&cli::add_forward);
     add(&cli::add_ppl);
@@ -62,7 +87,7 @@ int main(int argc, char** argv) {
         return app.exit(e) == 0 ? cli::kExitOk : cli::kExitUsage;
     }
     for (const auto& [command, run] : commands) {
-        if (*command) return run();
+        if (*command) return finish(run);
     }
     if (*help && !help_topic.empty()) {
         for (const auto& [command, run] : commands) {

@@ -16,11 +16,16 @@ PyObject* exception_of(StatusCode code) {
     switch (code) {
         case StatusCode::kInvalidArgument:
         case StatusCode::kOutOfRange:
-        case StatusCode::kInvalidFile: return PyExc_ValueError;
-        case StatusCode::kNotFound: return PyExc_FileNotFoundError;
-        case StatusCode::kUnimplemented: return PyExc_NotImplementedError;
-        case StatusCode::kQueueFull: return queue_full_error;
-        default: return PyExc_RuntimeError;
+        case StatusCode::kInvalidFile:
+            return PyExc_ValueError;
+        case StatusCode::kNotFound:
+            return PyExc_FileNotFoundError;
+        case StatusCode::kUnimplemented:
+            return PyExc_NotImplementedError;
+        case StatusCode::kQueueFull:
+            return queue_full_error;
+        default:
+            return PyExc_RuntimeError;
     }
 }
 

@@ -60,7 +60,8 @@ const std::vector<Option>& options() {
 }
 
 const char* expected_type(const Member& member) {
-    static constexpr const char* kNames[] = {"True or False", "an int", "an int", "a number", "a str"};
+    static constexpr const char* kNames[] = {
+        "True or False", "an int", "an int", "a number", "a str"};
     return kNames[member.index()];
 }
 
@@ -104,7 +105,9 @@ EngineConfig make_config(const std::string& model, const std::string& demo, cons
 // ------------------------------------------------------------------ conversations
 
 /// A Chat Completions body (messages, tools, tool_choice, thinking, reasoning_effort) → prompt.
-ChatPrompt render_chat(const Tokenizer& tokenizer, const std::string& body, std::optional<int> effort) {
+ChatPrompt render_chat(const Tokenizer& tokenizer,
+                       const std::string& body,
+                       std::optional<int> effort) {
     const recipe::ConvertResult r =
         recipe::convert_request(recipe::Protocol::kChatCompletions, body, {});
     if (!r.request) throw StatusError({StatusCode::kInvalidArgument, r.error.message});
@@ -119,8 +122,9 @@ ChatPrompt render_chat(const Tokenizer& tokenizer, const std::string& body, std:
         refuse("response_format: constrained output is not in this version");
     }
     if (r.request->must_call) {
-        refuse("tool_choice: a forced call while thinking needs constrained output, which is not in "
-               "this version");
+        refuse(
+            "tool_choice: a forced call while thinking needs constrained output, which is not in "
+            "this version");
     }
     if (effort) {
         if (*effort < 1 || *effort > 100) {
@@ -130,7 +134,8 @@ ChatPrompt render_chat(const Tokenizer& tokenizer, const std::string& body, std:
         conversation.effort = recipe::Effort::from_number(*effort);
     }
     ChatPrompt prompt;
-    prompt.prompt_token_ids = take(recipe::prompt_ids(tokenizer, recipe::encode_prompt(conversation)));
+    prompt.prompt_token_ids =
+        take(recipe::prompt_ids(tokenizer, recipe::encode_prompt(conversation)));
     prompt.parsing = r.request->parsing;
     return prompt;
 }
@@ -263,7 +268,10 @@ void bind_engine(nb::module_& module) {
     nb::class_<EngineHandle>(module, "Engine")
         .def(
             "__init__",
-            [](EngineHandle* self, const std::string& model, const std::string& demo, const nb::dict& given) {
+            [](EngineHandle* self,
+               const std::string& model,
+               const std::string& demo,
+               const nb::dict& given) {
                 const EngineConfig config = make_config(model, demo, given);
                 nb::gil_scoped_release release;
                 new (self) EngineHandle(config);
@@ -272,22 +280,29 @@ void bind_engine(nb::module_& module) {
             "demo"_a,
             "options"_a)
         .def("close", &EngineHandle::close, nb::call_guard<nb::gil_scoped_release>())
-        .def("wait_idle",
-             [](const EngineHandle& e) { e.get()->wait_idle(); },
-             nb::call_guard<nb::gil_scoped_release>())
-        .def("prompt_ids",
-             [](const EngineHandle& e, const std::string& text) { return prompt_ids(*e.get(), text); },
-             "text"_a)
-        .def("render_chat",
-             [](const EngineHandle& e, const std::string& body, std::optional<int> effort) {
-                 return render_chat(e.get()->tokenizer(), body, effort);
-             },
-             "body"_a,
-             "effort"_a.none())
+        .def(
+            "wait_idle",
+            [](const EngineHandle& e) { e.get()->wait_idle(); },
+            nb::call_guard<nb::gil_scoped_release>())
+        .def(
+            "prompt_ids",
+            [](const EngineHandle& e, const std::string& text) {
+                return prompt_ids(*e.get(), text);
+            },
+            "text"_a)
+        .def(
+            "render_chat",
+            [](const EngineHandle& e, const std::string& body, std::optional<int> effort) {
+                return render_chat(e.get()->tokenizer(), body, effort);
+            },
+            "body"_a,
+            "effort"_a.none())
         .def_prop_ro("tokenizer", [](const EngineHandle& e) { return e.get()->tokenizer(); })
-        .def_prop_ro("config_json", [](const EngineHandle& e) { return e.get()->config().to_json(); })
-        .def_prop_ro("model_info",
-                     [](const EngineHandle& e) { return model_info_to_python(e.get()->model_info()); })
+        .def_prop_ro("config_json",
+                     [](const EngineHandle& e) { return e.get()->config().to_json(); })
+        .def_prop_ro(
+            "model_info",
+            [](const EngineHandle& e) { return model_info_to_python(e.get()->model_info()); })
         .def_prop_ro("description", [](const EngineHandle& e) { return e.get()->description(); })
         .def("stats", [](const EngineHandle& e) { return stats_to_python(e.get()->stats()); });
 

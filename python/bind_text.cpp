@@ -11,9 +11,15 @@ nb::list deltas_to_python(const std::vector<recipe::Delta>& deltas) {
     nb::list out;
     for (const recipe::Delta& d : deltas) {
         switch (d.kind) {
-            case recipe::Delta::Kind::kReasoning: out.append(nb::make_tuple("reasoning", d.text)); break;
-            case recipe::Delta::Kind::kContent: out.append(nb::make_tuple("content", d.text)); break;
-            case recipe::Delta::Kind::kCall: out.append(nb::make_tuple("call", d.call_idx, d.text)); break;
+            case recipe::Delta::Kind::kReasoning:
+                out.append(nb::make_tuple("reasoning", d.text));
+                break;
+            case recipe::Delta::Kind::kContent:
+                out.append(nb::make_tuple("content", d.text));
+                break;
+            case recipe::Delta::Kind::kCall:
+                out.append(nb::make_tuple("call", d.call_idx, d.text));
+                break;
             case recipe::Delta::Kind::kArguments:
                 out.append(nb::make_tuple("arguments", d.call_idx, d.text));
                 break;
@@ -119,11 +125,19 @@ void bind_tokenizer(nb::module_& module) {
     nb::class_<Tokenizer>(module, "Tokenizer")
         .def(
             "__init__",
-            [](Tokenizer* self, const std::string& path) { new (self) Tokenizer(take(Tokenizer::load(path))); },
+            [](Tokenizer* self, const std::string& path) {
+                new (self) Tokenizer(take(Tokenizer::load(path)));
+            },
             "path"_a)
         .def("encode", &encode, "text"_a, "special"_a = "parse")
-        .def("decode", [](const Tokenizer& t, const std::vector<int32_t>& ids) { return take(t.decode(ids)); }, "ids"_a)
-        .def("id_of", [](const Tokenizer& t, const std::string& token) { return t.id_of(token); }, "token"_a)
+        .def(
+            "decode",
+            [](const Tokenizer& t, const std::vector<int32_t>& ids) { return take(t.decode(ids)); },
+            "ids"_a)
+        .def(
+            "id_of",
+            [](const Tokenizer& t, const std::string& token) { return t.id_of(token); },
+            "token"_a)
         .def(
             "token_bytes",
             [](const Tokenizer& t, int32_t id) {
@@ -153,7 +167,8 @@ void bind_tokenizer(nb::module_& module) {
 
     nb::class_<StreamDecoder>(module, "StreamDecoder")
         .def(nb::init<const Tokenizer&>(), "tokenizer"_a)
-        .def("push", [](StreamDecoder& d, int32_t id) { return take(d.push(id)); }, "id"_a)
+        .def(
+            "push", [](StreamDecoder& d, int32_t id) { return take(d.push(id)); }, "id"_a)
         .def(
             "push",
             [](StreamDecoder& d, const std::vector<int32_t>& ids) {
@@ -195,8 +210,9 @@ void bind_text(nb::module_& module) {
         .def("push", &Parser::push, "piece"_a)
         .def("finish", &Parser::finish, "reason"_a.none() = "stop")
         .def_prop_ro("finished", [](const Parser& p) { return p.get().finished(); })
-        .def_prop_ro("finish_reason",
-                     [](const Parser& p) { return recipe::finish_reason_name(p.get().finish_reason()); })
+        .def_prop_ro(
+            "finish_reason",
+            [](const Parser& p) { return recipe::finish_reason_name(p.get().finish_reason()); })
         .def_prop_ro("stop_sequence", [](const Parser& p) { return p.get().stop_sequence(); })
         .def_prop_ro("in_reasoning", [](const Parser& p) { return p.get().in_reasoning(); })
         .def_prop_ro("num_calls", [](const Parser& p) { return p.get().num_calls(); });

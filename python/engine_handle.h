@@ -33,7 +33,8 @@ class EngineHandle {
   public:
     explicit EngineHandle(const EngineConfig& config) : engine_(take(Engine::create(config))) {}
 
-    /// Null once closed. Keep the result only for the length of a call: the last owner stops the engine.
+    /// Null once closed. Keep the result only for the length of a call: the last owner stops the
+    /// engine.
     std::shared_ptr<Engine> get_or_null() const {
         const std::lock_guard<std::mutex> lock(mutex_);
         return engine_;

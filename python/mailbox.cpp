@@ -55,7 +55,8 @@ bool Mailbox::Reader::parse(const Output& o, Part* part) {
     parser.push(o.text, &deltas);
     if (o.finished()) {
         const bool length = o.finish_reason == FinishReason::kLength;
-        parser.finish(length ? recipe::FinishReason::kLength : recipe::FinishReason::kStop, &deltas);
+        parser.finish(length ? recipe::FinishReason::kLength : recipe::FinishReason::kStop,
+                      &deltas);
         if (length || o.finish_reason == FinishReason::kStop) {
             part->finish_reason = recipe::finish_reason_name(parser.finish_reason());
             if (parser.stop_sequence()) part->stop_text = *parser.stop_sequence();
@@ -64,10 +65,16 @@ bool Mailbox::Reader::parse(const Output& o, Part* part) {
     part->text.clear();
     for (recipe::Delta& d : deltas) {
         switch (d.kind) {
-            case recipe::Delta::Kind::kReasoning: part->reasoning += d.text; break;
-            case recipe::Delta::Kind::kContent: part->text += d.text; break;
+            case recipe::Delta::Kind::kReasoning:
+                part->reasoning += d.text;
+                break;
+            case recipe::Delta::Kind::kContent:
+                part->text += d.text;
+                break;
             case recipe::Delta::Kind::kCall:
-            case recipe::Delta::Kind::kArguments: part->calls.push_back(std::move(d)); break;
+            case recipe::Delta::Kind::kArguments:
+                part->calls.push_back(std::move(d));
+                break;
         }
     }
     return !parser.finished();
@@ -139,7 +146,9 @@ Mailbox::Mailbox(std::shared_ptr<EngineHandle> engine, bool notify)
     if (notify) state_->fd = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 }
 
-Mailbox::~Mailbox() { abort_all(); }
+Mailbox::~Mailbox() {
+    abort_all();
+}
 
 Status Mailbox::submit(int64_t key,
                        Request request,
@@ -203,8 +212,9 @@ void Mailbox::abort_all() {
 
 std::vector<Letter> Mailbox::wait(double timeout_s) {
     std::unique_lock<std::mutex> lock(state_->mutex);
-    state_->arrived.wait_for(
-        lock, std::chrono::duration<double>(timeout_s), [this] { return !state_->letters.empty(); });
+    state_->arrived.wait_for(lock, std::chrono::duration<double>(timeout_s), [this] {
+        return !state_->letters.empty();
+    });
     std::vector<Letter> letters(std::make_move_iterator(state_->letters.begin()),
                                 std::make_move_iterator(state_->letters.end()));
     state_->letters.clear();
@@ -225,6 +235,8 @@ int64_t Mailbox::num_tokens() const {
     return state_->num_tokens;
 }
 
-int Mailbox::fileno() const { return state_->fd; }
+int Mailbox::fileno() const {
+    return state_->fd;
+}
 
 }  // namespace deepinfer::python

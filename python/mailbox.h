@@ -4,8 +4,8 @@
 //   box.submit(7, request, nullptr, /*stream=*/true);
 //   for (Letter& letter : box.wait(0.05)) …          // deltas of key 7, in order
 //
-// With notify the mailbox has a file descriptor that is readable while letters lie in it, so that an
-// asyncio loop can watch many requests without a thread for each.
+// With notify the mailbox has a file descriptor that is readable while letters lie in it, so that
+// an asyncio loop can watch many requests without a thread for each.
 #pragma once
 
 #include <cstdint>
@@ -52,13 +52,10 @@ class Mailbox {
     Mailbox(const Mailbox&) = delete;
     Mailbox& operator=(const Mailbox&) = delete;
 
-    /// Queues a request under the caller's own key (unused among the open ones). `stream`: a letter a
-    /// delta, else one letter at the end. `parsing`: read the text as an answer to a conversation; then
-    /// stop strings are the parser's, which does not search them in reasoning.
-    Status submit(int64_t key,
-                  Request request,
-                  const recipe::ParsingOptions* parsing,
-                  bool stream);
+    /// Queues a request under the caller's own key (unused among the open ones). `stream`: a letter
+    /// a delta, else one letter at the end. `parsing`: read the text as an answer to a
+    /// conversation; then stop strings are the parser's, which does not search them in reasoning.
+    Status submit(int64_t key, Request request, const recipe::ParsingOptions* parsing, bool stream);
     void abort(int64_t key);
     void abort_all();
 

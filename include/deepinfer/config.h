@@ -18,51 +18,59 @@ namespace deepinfer {
 
 struct EngineConfig {
     // Model and machine
-    std::string model_dir;        ///< checkpoint directory; required (the embedded one is the caller's choice)
+    std::string
+        model_dir;  ///< checkpoint directory; required (the embedded one is the caller's choice)
     std::string backend = "cpu";  ///< a compiled backend ("cpu", "cuda", "ref", "exact"), or "auto"
     int threads = 0;              ///< host threads of the backend; 0 = what the container allows
     std::string isa;              ///< force a lower CPU instruction set; "" = the best there is
     int device_index = 0;         ///< which accelerator of the host
 
     // Limits. Every pool is allocated at start from these.
-    int64_t max_num_seqs = 64;             ///< sequences that may run at once (window rings are per sequence)
+    int64_t max_num_seqs = 64;  ///< sequences that may run at once (window rings are per sequence)
     int64_t max_num_batched_tokens = 512;  ///< rows of one step, prompt chunks and decodes together
-    int64_t max_model_len = 0;  ///< longest prompt + output; 0 = the checkpoint's, at most what the pool holds
-    int64_t kv_cache_bytes = 0; ///< pool of compressed KV and index keys; 0 = max_num_seqs × max_model_len, at most 128 MiB
-    int block_tokens = 128;     ///< tokens of one cache block, the unit of sharing
-    int64_t max_queue = 0;      ///< waiting requests before submit() says kQueueFull; 0 = no limit
-    int64_t max_logit_rows = 0; ///< rows of one step whose logits are wanted; 0 = max(max_num_seqs, 64)
+    int64_t max_model_len =
+        0;  ///< longest prompt + output; 0 = the checkpoint's, at most what the pool holds
+    int64_t kv_cache_bytes = 0;  ///< pool of compressed KV and index keys; 0 = max_num_seqs ×
+                                 ///< max_model_len, at most 128 MiB
+    int block_tokens = 128;      ///< tokens of one cache block, the unit of sharing
+    int64_t max_queue = 0;       ///< waiting requests before submit() says kQueueFull; 0 = no limit
+    int64_t max_logit_rows =
+        0;  ///< rows of one step whose logits are wanted; 0 = max(max_num_seqs, 64)
 
     // Behaviour
-    bool prefix_caching = true;    ///< reuse the blocks of earlier prompts with the same beginning
-    bool async_scheduling = true;  ///< plan step n+1 while step n runs; the tokens are the same either way
-    bool batch_invariant = true;   ///< a request's bits depend on nothing but the request
-    int64_t long_prefill_token_threshold = 0;  ///< most rows of one prompt in one step; 0 = no limit
-    double age_s = 30;             ///< a waiting request rises one priority class every age_s seconds
-    std::string step_log;          ///< append one JSON line a step to this file; "" = off
+    bool prefix_caching = true;  ///< reuse the blocks of earlier prompts with the same beginning
+    bool async_scheduling =
+        true;  ///< plan step n+1 while step n runs; the tokens are the same either way
+    bool batch_invariant = true;  ///< a request's bits depend on nothing but the request
+    int64_t long_prefill_token_threshold =
+        0;                 ///< most rows of one prompt in one step; 0 = no limit
+    double age_s = 30;     ///< a waiting request rises one priority class every age_s seconds
+    std::string step_log;  ///< append one JSON line a step to this file; "" = off
 
     // Switches of later versions: anything but the neutral value is refused by name.
-    int nextn = 0;                        ///< draft tokens; neutral 0
-    bool varlen = false;                  ///< neutral false
-    std::string spec_sampling;            ///< neutral "" or "coupled"
-    std::string truncation = "off";       ///< neutral "off" (or "": the same)
-    int64_t keep_tokens = 0;              ///< neutral 0
-    int ep = 1, dp = 1, cp = 1;           ///< neutral 1
-    int64_t extra_experts = 0;            ///< neutral 0
+    int nextn = 0;                   ///< draft tokens; neutral 0
+    bool varlen = false;             ///< neutral false
+    std::string spec_sampling;       ///< neutral "" or "coupled"
+    std::string truncation = "off";  ///< neutral "off" (or "": the same)
+    int64_t keep_tokens = 0;         ///< neutral 0
+    int ep = 1, dp = 1, cp = 1;      ///< neutral 1
+    int64_t extra_experts = 0;       ///< neutral 0
 
-    /// The defaults above, overridden by the DEEPINFER_* variables that are set (base/env_flags.h has
-    /// the table). kInvalidArgument names the variable, its text and what it may be.
+    /// The defaults above, overridden by the DEEPINFER_* variables that are set (base/env_flags.h
+    /// has the table). kInvalidArgument names the variable, its text and what it may be.
     static Result<EngineConfig> from_environment();
 
-    /// Everything that can be told without a checkpoint: ranges, and neutral values of later switches.
+    /// Everything that can be told without a checkpoint: ranges, and neutral values of later
+    /// switches.
     Status validate() const;
 
     /// One line of JSON with every field, for the start-up log and for records.
     std::string to_json() const;
 };
 
-/// DEEPINFER_* variables of the environment that no table entry names, sorted. A typo in a switch that
-/// silently does nothing is the worst failure of environment configuration: programs print these.
+/// DEEPINFER_* variables of the environment that no table entry names, sorted. A typo in a switch
+/// that silently does nothing is the worst failure of environment configuration: programs print
+/// these.
 std::vector<std::string> unknown_env_flags();
 
 }  // namespace deepinfer

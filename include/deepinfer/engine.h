@@ -4,11 +4,12 @@
 //   if (!engine.ok()) …
 //   Request r;
 //   r.prompt_token_ids = engine.value()->tokenizer().encode("The capital of France is");
-//   auto done = engine.value()->generate(r, {.on_output = [](const Output& o) { print(o.text); return true; }});
+//   auto done = engine.value()->generate(r, {.on_output = [](const Output& o) { print(o.text);
+//   return true; }});
 //
-// With batch_invariant (the default) ids and log-probabilities of a request depend on its prompt, its
-// sampling parameters, its seed and the checkpoint alone: not on requests beside it, chunk sizes,
-// threads, preemption or a prefix found in the cache.
+// With batch_invariant (the default) ids and log-probabilities of a request depend on its prompt,
+// its sampling parameters, its seed and the checkpoint alone: not on requests beside it, chunk
+// sizes, threads, preemption or a prefix found in the cache.
 #pragma once
 
 #include <atomic>
@@ -25,30 +26,30 @@ namespace deepinfer {
 
 /// Counters since start, and the state now. Times are sums in microseconds.
 struct EngineStats {
-    int64_t running = 0;          ///< sequences that hold a slot
-    int64_t waiting = 0;          ///< sequences in the queue, preempted ones included
+    int64_t running = 0;  ///< sequences that hold a slot
+    int64_t waiting = 0;  ///< sequences in the queue, preempted ones included
     int64_t total_blocks = 0;
-    int64_t free_blocks = 0;      ///< unused or cached without a user
+    int64_t free_blocks = 0;  ///< unused or cached without a user
     int64_t steps = 0;
-    int64_t prefill_tokens = 0;   ///< rows of prompts (and of replays) computed
-    int64_t decode_tokens = 0;    ///< rows of one-token steps computed
-    int64_t output_tokens = 0;    ///< tokens delivered
-    int64_t zombie_tokens = 0;    ///< tokens computed one step after their sequence had ended
+    int64_t prefill_tokens = 0;  ///< rows of prompts (and of replays) computed
+    int64_t decode_tokens = 0;   ///< rows of one-token steps computed
+    int64_t output_tokens = 0;   ///< tokens delivered
+    int64_t zombie_tokens = 0;   ///< tokens computed one step after their sequence had ended
     int64_t prefix_query_tokens = 0;
     int64_t prefix_hit_tokens = 0;
     int64_t replayed_tokens = 0;  ///< hit tokens computed again to rebuild windows
     int64_t preemptions = 0;
     int64_t finished_requests = 0;
-    int64_t plan_us = 0;          ///< scheduler
-    int64_t wait_us = 0;          ///< scheduler thread waiting for the executor
-    int64_t commit_us = 0;        ///< results, text, callbacks
-    int64_t step_us = 0;          ///< executor: forward and sampling
-    int64_t sample_us = 0;        ///< of which sampling
+    int64_t plan_us = 0;    ///< scheduler
+    int64_t wait_us = 0;    ///< scheduler thread waiting for the executor
+    int64_t commit_us = 0;  ///< results, text, callbacks
+    int64_t step_us = 0;    ///< executor: forward and sampling
+    int64_t sample_us = 0;  ///< of which sampling
 };
 
 /// Facts of the loaded checkpoint.
 struct ModelInfo {
-    int64_t vocab_size = 0;               ///< width of the logits
+    int64_t vocab_size = 0;  ///< width of the logits
     int64_t num_hidden_layers = 0;
     int64_t max_position_embeddings = 0;
     int64_t sliding_window = 0;
@@ -60,28 +61,29 @@ struct ModelInfo {
 class Engine {
   public:
     /// Loads the checkpoint, allocates every pool and starts the engine's thread. kInvalidArgument:
-    /// configuration; kUnimplemented: a switch of a later version; kNotFound, kInvalidFile: checkpoint;
-    /// kResourceExhausted: memory, with both numbers.
+    /// configuration; kUnimplemented: a switch of a later version; kNotFound, kInvalidFile:
+    /// checkpoint; kResourceExhausted: memory, with both numbers.
     static Result<std::unique_ptr<Engine>> create(const EngineConfig& config);
 
-    /// Aborts what is left (every request still gets its last Output), then stops. Not from a callback.
+    /// Aborts what is left (every request still gets its last Output), then stops. Not from a
+    /// callback.
     ~Engine();
     Engine(const Engine&) = delete;
     Engine& operator=(const Engine&) = delete;
 
     /// Checks the request and queues it; returns its number. Everything that can be known now is
     /// refused now: kInvalidArgument (parameters, ids), kOutOfRange (prompt + max_tokens against
-    /// max_model_len, with both numbers), kUnimplemented (so_args), kQueueFull, kUnavailable (stopping).
-    /// The callbacks may run before submit() returns.
+    /// max_model_len, with both numbers), kUnimplemented (so_args), kQueueFull, kUnavailable
+    /// (stopping). The callbacks may run before submit() returns.
     Result<uint64_t> submit(Request request, RequestCallbacks callbacks);
 
     /// Ends a request: its unfinished sub-sequences get an Output with kAbort. Unknown or finished
     /// numbers are ignored.
     void abort(uint64_t request);
 
-    /// Submits and waits. The callbacks still run on the engine's thread. `cancel` (looked at about 50
-    /// times a second, safe to set in a signal handler) aborts: what was produced is returned with kAbort.
-    /// Not from a callback.
+    /// Submits and waits. The callbacks still run on the engine's thread. `cancel` (looked at about
+    /// 50 times a second, safe to set in a signal handler) aborts: what was produced is returned
+    /// with kAbort. Not from a callback.
     Result<Completion> generate(Request request,
                                 RequestCallbacks callbacks = {},
                                 const std::atomic<bool>* cancel = nullptr);

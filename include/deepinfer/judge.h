@@ -18,7 +18,8 @@ struct ForwardOptions {
     std::string model_dir;
     std::string input;               ///< safetensors with input_ids, or prompt_ids + tokens
     std::string output;              ///< safetensors to write
-    std::vector<std::string> force;  ///< safetensors files whose expert ids, candidate blocks, top-k lists and draft tokens are used
+    std::vector<std::string> force;  ///< safetensors files whose expert ids, candidate blocks,
+                                     ///< top-k lists and draft tokens are used
     std::string backend = "cpu";     ///< "exact": twins with fp64 between the rounding points
     std::string isa;                 ///< CPU instruction set, empty = best
     int threads = 0;                 ///< 0 = what the container allows
@@ -26,10 +27,10 @@ struct ForwardOptions {
     std::function<void(int64_t done, int64_t total)> progress;  ///< may be empty; rows done so far
 };
 
-/// Runs the file and writes the dump. Returns a one-line JSON summary (rows, steps, tensors, seconds).
-/// The draft stages run with the text unless the checkpoint has none or the backend does not draft ("drafts" in
-/// the summary; the draft.* and mtp* tensors are then left out). kUnimplemented names what this version does not
-/// run (pictures).
+/// Runs the file and writes the dump. Returns a one-line JSON summary (rows, steps, tensors,
+/// seconds). The draft stages run with the text unless the checkpoint has none or the backend does
+/// not draft ("drafts" in the summary; the draft.* and mtp* tensors are then left out).
+/// kUnimplemented names what this version does not run (pictures).
 Result<std::string> run_forward(const ForwardOptions& options);
 
 /// Teacher-forced scoring of token sequences: one model, many samples.
@@ -48,8 +49,9 @@ class Scorer {
     Scorer(Scorer&&) noexcept;
     Scorer& operator=(Scorer&&) noexcept;
 
-    /// Natural-log probability of ids[i + 1] given ids[0..i], for i = 0 .. n − 2. kInvalidArgument for an id
-    /// outside the vocabulary, kOutOfRange (both numbers) for a sequence longer than the context.
+    /// Natural-log probability of ids[i + 1] given ids[0..i], for i = 0 .. n − 2. kInvalidArgument
+    /// for an id outside the vocabulary, kOutOfRange (both numbers) for a sequence longer than the
+    /// context.
     Result<std::vector<double>> log_probs(const std::vector<int32_t>& ids);
 
   private:

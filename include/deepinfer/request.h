@@ -14,7 +14,7 @@ namespace deepinfer {
 
 /// One prompt to continue, `sampling.n` times.
 struct Request {
-    std::string id;                         ///< the caller's name for it; echoed in every Output, may be empty
+    std::string id;  ///< the caller's name for it; echoed in every Output, may be empty
     std::vector<int32_t> prompt_token_ids;  ///< at least one id, all below the vocabulary size
     SamplingParams sampling;
     /// Who pays: service is fair between tenants, and cache blocks are shared inside one only.
@@ -35,7 +35,8 @@ enum class FinishReason {
 /// "stop", "length", "abort", "empty_mask", "error"; "" for kNone. JSON uses these.
 const char* finish_reason_name(FinishReason reason);
 
-/// Log-probabilities at one position. Natural logarithm; `top` is sorted by value, ties by smaller id.
+/// Log-probabilities at one position. Natural logarithm; `top` is sorted by value, ties by smaller
+/// id.
 struct TokenLogprobs {
     int32_t token_id = -1;
     double logprob = 0;
@@ -46,7 +47,8 @@ struct TokenLogprobs {
 
 struct Usage {
     int64_t prompt_tokens = 0;
-    int64_t cached_tokens = 0;      ///< prompt tokens whose cache blocks were found (of the first admission)
+    int64_t cached_tokens =
+        0;  ///< prompt tokens whose cache blocks were found (of the first admission)
     int64_t completion_tokens = 0;  ///< over all n sub-sequences so far
 };
 
@@ -64,21 +66,22 @@ struct Output {
     std::string id;        ///< Request::id
     int index = 0;         ///< sub-sequence, 0 … n−1
 
-    std::string text;                      ///< new text; special tokens in their spelling, the stop itself left out
-    std::vector<int32_t> token_ids;        ///< new ids, the stop or EOS id included
-    std::vector<TokenLogprobs> logprobs;   ///< one per new id when sampling.logprobs asks for it
+    std::string text;  ///< new text; special tokens in their spelling, the stop itself left out
+    std::vector<int32_t> token_ids;       ///< new ids, the stop or EOS id included
+    std::vector<TokenLogprobs> logprobs;  ///< one per new id when sampling.logprobs asks for it
     /// One per prompt token when sampling.prompt_logprobs asks for it, with the first delta of
-    /// sub-sequence 0; the entry of the first prompt token has no value (token_id = −1). Always raw.
+    /// sub-sequence 0; the entry of the first prompt token has no value (token_id = −1). Always
+    /// raw.
     std::vector<TokenLogprobs> prompt_logprobs;
 
     FinishReason finish_reason = FinishReason::kNone;
-    std::string stop_text;     ///< the stop string that matched
-    int32_t stop_token = -1;   ///< the id that ended it
-    Status error;              ///< with kError
-    bool nan_logits = false;   ///< some logit was NaN (counted as −∞)
-    uint64_t seq_seed = 0;     ///< the seed in use, given or drawn: repeats the run
-    bool last = false;         ///< the request's last Output: all sub-sequences have finished
-    Usage usage;               ///< of the whole request so far
+    std::string stop_text;    ///< the stop string that matched
+    int32_t stop_token = -1;  ///< the id that ended it
+    Status error;             ///< with kError
+    bool nan_logits = false;  ///< some logit was NaN (counted as −∞)
+    uint64_t seq_seed = 0;    ///< the seed in use, given or drawn: repeats the run
+    bool last = false;        ///< the request's last Output: all sub-sequences have finished
+    Usage usage;              ///< of the whole request so far
     Timing timing;
 
     bool finished() const { return finish_reason != FinishReason::kNone; }
@@ -97,7 +100,8 @@ struct PrefillProgress {
 struct RequestCallbacks {
     /// Every delta, at least one per sub-sequence (the finished one). Returning false ends this
     /// sub-sequence here with kStop: one more, empty Output says so, and tokens that were already
-    /// under way are dropped and not counted. Exact, unlike abort(): a parser uses it for its own stops.
+    /// under way are dropped and not counted. Exact, unlike abort(): a parser uses it for its own
+    /// stops.
     std::function<bool(const Output&)> on_output;
     /// After each step that computed prompt rows of the request.
     std::function<void(const PrefillProgress&)> on_prefill;
@@ -113,6 +117,7 @@ struct CompletionChoice {
     std::string stop_text;
     uint64_t seq_seed = 0;
     Status error;
+    bool nan_logits = false;  ///< some logit was NaN
 };
 
 /// What Engine::generate() returns: all deltas joined.

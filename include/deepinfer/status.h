@@ -52,8 +52,8 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
   public:
-    Result(T value) : value_(std::move(value)) {}                 // NOLINT(google-explicit-constructor)
-    Result(Status status) : status_(std::move(status)) {}         // NOLINT(google-explicit-constructor)
+    Result(T value) : value_(std::move(value)) {}          // NOLINT(google-explicit-constructor)
+    Result(Status status) : status_(std::move(status)) {}  // NOLINT(google-explicit-constructor)
 
     bool ok() const { return value_.has_value(); }
     const Status& status() const { return status_; }
@@ -69,10 +69,10 @@ class [[nodiscard]] Result {
 };
 
 /// Returns the Status of `expr` from the enclosing function unless it is ok.
-#define DI_RETURN_IF_ERROR(expr)                          \
-    do {                                                  \
-        ::deepinfer::Status di_status_ = (expr);          \
-        if (!di_status_.ok()) return di_status_;          \
+#define DI_RETURN_IF_ERROR(expr)                 \
+    do {                                         \
+        ::deepinfer::Status di_status_ = (expr); \
+        if (!di_status_.ok()) return di_status_; \
     } while (false)
 
 }  // namespace deepinfer

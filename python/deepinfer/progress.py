@@ -58,7 +58,7 @@ class Progress:
             self._bar = use_tqdm(total=total, desc="requests")
         elif use_tqdm:
             try:
-                from tqdm.auto import tqdm
+                from tqdm.auto import tqdm  # type: ignore[import-untyped,import-not-found,unused-ignore]
             except ImportError:
                 self._bar = LineBar(total, "requests")
             else:

@@ -76,7 +76,7 @@ def respond(tokenizer: Tokenizer, body: Mapping[str, Any], tokens: Sequence[int]
     """What a server answers to `body` when the model generates `tokens`: `events` of the stream, and the whole `response`."""
     request: dict[str, Any] = {"op": "respond", "protocol": protocol, "body": body, "finish": finish, "response_id": response_id,
                                "system_fingerprint": system_fingerprint}
-    request["tokens"] = [t if isinstance(t, int) else list(t) for t in tokens]
+    request["tokens"] = [[t] if isinstance(t, int) else list(t) for t in tokens]
     if usage is not None:
         request["usage"] = dict(usage)
     return _answer(parse_line(tokenizer, _json.dumps(request)))

@@ -13,25 +13,49 @@ namespace deepinfer {
 namespace {
 
 constexpr EnvFlag kFlags[] = {
-    {"DEEPINFER_ACCELERATOR", EnvType::kText, "cpu",
-     "Backend: cpu, nvidia, ascend or auto; at build time which one is compiled, at run time which one is used."},
-    {"DEEPINFER_HF_MODEL_DIR", EnvType::kText, "", "Checkpoint directory used when no --model is given."},
+    {"DEEPINFER_ACCELERATOR",
+     EnvType::kText,
+     "cpu",
+     "Backend: cpu, nvidia, ascend or auto; at build time which one is compiled, at run time which "
+     "one is used."},
+    {"DEEPINFER_HF_MODEL_DIR",
+     EnvType::kText,
+     "",
+     "Checkpoint directory used when no --model is given."},
     {"DEEPINFER_THREADS", EnvType::kInt, "", "CPU threads; default: what the container allows."},
     {"DEEPINFER_ISA", EnvType::kText, "", "Forces a lower CPU instruction set."},
-    {"DEEPINFER_BATCH_INVARIANT", EnvType::kBool, "1",
+    {"DEEPINFER_BATCH_INVARIANT",
+     EnvType::kBool,
+     "1",
      "1: the result of a request does not depend on the requests beside it."},
-    {"DEEPINFER_USE_NEXTN_DECODE", EnvType::kInt, "0", "Most draft tokens per step; 0 is plain decoding."},
-    {"DEEPINFER_ENABLE_MTP_VARLEN", EnvType::kBool, "0",
+    {"DEEPINFER_USE_NEXTN_DECODE",
+     EnvType::kInt,
+     "0",
+     "Most draft tokens per step; 0 is plain decoding."},
+    {"DEEPINFER_ENABLE_MTP_VARLEN",
+     EnvType::kBool,
+     "0",
      "1: the number of verified drafts is chosen per request and step."},
-    {"DEEPINFER_SPEC_SAMPLING", EnvType::kText, "coupled",
+    {"DEEPINFER_SPEC_SAMPLING",
+     EnvType::kText,
+     "coupled",
      "How drafts are accepted: coupled, rejection or block."},
-    {"DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE", EnvType::kText, "off",
+    {"DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE",
+     EnvType::kText,
+     "off",
      "Which prompt rows the upper layers may skip: off, compact or exact."},
-    {"DEEPINFER_YOCO_PREFILL_KEEP_TOKENS", EnvType::kInt, "",
+    {"DEEPINFER_YOCO_PREFILL_KEEP_TOKENS",
+     EnvType::kInt,
+     "",
      "Prompt rows that compact truncation keeps for the upper layers."},
-    {"DEEPINFER_OVERRIDE_NUM_EXTRA_EXPERTS", EnvType::kInt, "0",
+    {"DEEPINFER_OVERRIDE_NUM_EXTRA_EXPERTS",
+     EnvType::kInt,
+     "0",
      "Lower bound of redundant experts under expert parallelism."},
-    {"DEEPINFER_LAUNCH_BLOCKING", EnvType::kBool, "0", "1: every operator finishes before the next starts."},
+    {"DEEPINFER_LAUNCH_BLOCKING",
+     EnvType::kBool,
+     "0",
+     "1: every operator finishes before the next starts."},
 };
 
 const EnvFlag* find_flag(const std::string& name) {
@@ -43,7 +67,9 @@ const EnvFlag* find_flag(const std::string& name) {
 
 }  // namespace
 
-std::span<const EnvFlag> env_flags() { return kFlags; }
+std::span<const EnvFlag> env_flags() {
+    return kFlags;
+}
 
 std::optional<int64_t> parse_whole_number(const std::string& text, int64_t lo, int64_t hi) {
     int64_t value = 0;
@@ -66,8 +92,8 @@ Result<std::optional<int64_t>> env_int(const std::string& name, int64_t lo, int6
     const std::optional<int64_t> value = parse_whole_number(*text, lo, hi);
     if (!value) {
         return Status(StatusCode::kInvalidArgument,
-                      name + " is '" + *text + "', expected a whole number from " + std::to_string(lo) +
-                          " to " + std::to_string(hi));
+                      name + " is '" + *text + "', expected a whole number from " +
+                          std::to_string(lo) + " to " + std::to_string(hi));
     }
     return value;
 }

@@ -26,8 +26,8 @@ struct EnvFlag {
 /// The table, in the order of the documentation.
 std::span<const EnvFlag> env_flags();
 
-/// The variable's text, or nothing when it is unset or empty. Asking for a name that the table lacks is
-/// our bug (DI_CHECK).
+/// The variable's text, or nothing when it is unset or empty. Asking for a name that the table
+/// lacks is our bug (DI_CHECK).
 std::optional<std::string> env_text(const std::string& name);
 /// kInvalidArgument "NAME is 'x', expected a whole number from lo to hi".
 Result<std::optional<int64_t>> env_int(const std::string& name, int64_t lo, int64_t hi);

@@ -33,7 +33,8 @@ TEST(EnvFlags, EmptyIsUnset) {
 }
 
 TEST(EnvFlags, NumbersAreWholeAndInRange) {
-    for (const char* text : {"x", "1x", " 1", "1.5", "0", "9", "99999999999999999999", "-1", "+2"}) {
+    for (const char* text :
+         {"x", "1x", " 1", "1.5", "0", "9", "99999999999999999999", "-1", "+2"}) {
         const ScopedEnv threads("DEEPINFER_THREADS", text);
         const auto value = env_int("DEEPINFER_THREADS", 1, 8);
         ASSERT_FALSE(value.ok()) << text;

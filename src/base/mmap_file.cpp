@@ -26,7 +26,9 @@ MmapFile::~MmapFile() {
 }
 
 MmapFile::MmapFile(MmapFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), path_(std::move(other.path_)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      path_(std::move(other.path_)) {}
 
 MmapFile& MmapFile::operator=(MmapFile&& other) noexcept {
     std::swap(data_, other.data_);
@@ -35,9 +37,11 @@ MmapFile& MmapFile::operator=(MmapFile&& other) noexcept {
     return *this;
 }
 
+// O_NONBLOCK: opening a FIFO without a writer would wait for ever before fstat can refuse it.
 Result<MmapFile> MmapFile::open(const std::string& path) {
-    Fd f{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-    if (f.fd < 0) return Status(StatusCode::kNotFound, "cannot open " + path + ": " + std::strerror(errno));
+    Fd f{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+    if (f.fd < 0)
+        return Status(StatusCode::kNotFound, "cannot open " + path + ": " + std::strerror(errno));
     struct stat st {};
     if (::fstat(f.fd, &st) != 0 || !S_ISREG(st.st_mode)) {
         return Status(StatusCode::kInvalidFile, path + " is not a regular file");
@@ -49,7 +53,8 @@ Result<MmapFile> MmapFile::open(const std::string& path) {
         void* p = ::mmap(nullptr, out.size_, PROT_READ, MAP_PRIVATE, f.fd, 0);
         if (p == MAP_FAILED) {
             out.size_ = 0;
-            return Status(StatusCode::kResourceExhausted, "cannot map " + path + ": " + std::strerror(errno));
+            return Status(StatusCode::kResourceExhausted,
+                          "cannot map " + path + ": " + std::strerror(errno));
         }
         out.data_ = static_cast<const uint8_t*>(p);
     }
@@ -57,15 +62,17 @@ Result<MmapFile> MmapFile::open(const std::string& path) {
 }
 
 Result<std::string> read_file(const std::string& path, size_t max_bytes) {
-    Fd f{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-    if (f.fd < 0) return Status(StatusCode::kNotFound, "cannot open " + path + ": " + std::strerror(errno));
+    Fd f{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+    if (f.fd < 0)
+        return Status(StatusCode::kNotFound, "cannot open " + path + ": " + std::strerror(errno));
     struct stat st {};
     if (::fstat(f.fd, &st) != 0 || !S_ISREG(st.st_mode)) {
         return Status(StatusCode::kInvalidFile, path + " is not a regular file");
     }
     if (static_cast<size_t>(st.st_size) > max_bytes) {
-        return Status(StatusCode::kInvalidFile, path + " has " + std::to_string(st.st_size) + " bytes, at most " +
-                                                    std::to_string(max_bytes) + " are expected");
+        return Status(StatusCode::kInvalidFile,
+                      path + " has " + std::to_string(st.st_size) + " bytes, at most " +
+                          std::to_string(max_bytes) + " are expected");
     }
     std::string out(static_cast<size_t>(st.st_size), '\0');
     size_t got = 0;

@@ -18,7 +18,8 @@ class MmapFile {
     MmapFile(MmapFile&& other) noexcept;
     MmapFile& operator=(MmapFile&& other) noexcept;
 
-    /// kNotFound if it cannot be opened, kInvalidFile if it is no regular file. An empty file is fine.
+    /// kNotFound if it cannot be opened, kInvalidFile if it is no regular file. An empty file is
+    /// fine.
     static Result<MmapFile> open(const std::string& path);
 
     std::span<const uint8_t> bytes() const { return {data_, size_}; }

@@ -1,6 +1,7 @@
 #include "base/mmap_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdio>
 #include <fstream>
@@ -33,6 +34,15 @@ TEST(MmapFile, MovesItsMapping) {
     MmapFile b = std::move(a);
     EXPECT_EQ(b.bytes().size(), 3u);
     EXPECT_EQ(a.bytes().size(), 0u);  // NOLINT(bugprone-use-after-move): moved-from files are empty
+    std::remove(path.c_str());
+}
+
+TEST(MmapFile, AFifoIsRefusedAtOnce) {
+    const std::string path = write_temp("fifo");
+    std::remove(path.c_str());
+    ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);  // no writer: a plain open would wait for ever
+    EXPECT_EQ(MmapFile::open(path).status().code(), StatusCode::kInvalidFile);
+    EXPECT_EQ(read_file(path, 100).status().code(), StatusCode::kInvalidFile);
     std::remove(path.c_str());
 }
 

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -51,29 +52,42 @@ struct ThreadPool::State {
     }
 };
 
-ThreadPool::ThreadPool(int num_threads) : num_threads_(std::max(1, num_threads)), state_(new State) {
+ThreadPool::ThreadPool(int num_threads)
+    : num_threads_(std::max(1, num_threads)), state_(new State) {
     for (int i = 1; i < num_threads_; ++i) {
-        state_->workers.emplace_back([this, i] {
+        const auto work = [this, i] {
             State& s = *state_;
             inside_parallel_for = true;
             uint64_t seen = 0;
             for (;;) {
                 int spins = 0;
-                while (s.generation.load(std::memory_order_acquire) == seen && !s.stop.load(std::memory_order_relaxed)) {
+                while (s.generation.load(std::memory_order_acquire) == seen &&
+                       !s.stop.load(std::memory_order_relaxed)) {
                     if (++spins < kSpinRounds) {
                         cpu_relax();
                         continue;
                     }
                     std::unique_lock<std::mutex> lock(s.mutex);
-                    s.wake.wait(lock, [&] { return s.generation.load(std::memory_order_acquire) != seen || s.stop.load(); });
+                    s.wake.wait(lock, [&] {
+                        return s.generation.load(std::memory_order_acquire) != seen ||
+                               s.stop.load();
+                    });
                 }
                 if (s.stop.load()) return;
                 seen = s.generation.load(std::memory_order_acquire);
                 if (i < s.parts) s.run_part(i);
                 s.pending.fetch_sub(1, std::memory_order_acq_rel);
             }
-        });
+        };
+        try {
+            state_->workers.emplace_back(work);
+        } catch (const std::system_error&) {
+            // A process or memory limit: go on with the threads there are. Results do not depend on
+            // it.
+            break;
+        }
     }
+    num_threads_ = static_cast<int>(state_->workers.size()) + 1;
 }
 
 ThreadPool::~ThreadPool() {
@@ -85,9 +99,12 @@ ThreadPool::~ThreadPool() {
     for (std::thread& t : state_->workers) t.join();
 }
 
-void ThreadPool::parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& fn) {
+void ThreadPool::parallel_for(int64_t n,
+                              int64_t grain,
+                              const std::function<void(int64_t, int64_t)>& fn) {
     if (n <= 0) return;
-    const int64_t parts = std::min<int64_t>(num_threads_, std::max<int64_t>(1, n / std::max<int64_t>(1, grain)));
+    const int64_t parts =
+        std::min<int64_t>(num_threads_, std::max<int64_t>(1, n / std::max<int64_t>(1, grain)));
     if (parts <= 1 || inside_parallel_for) {
         fn(0, n);
         return;
@@ -118,7 +135,9 @@ void ThreadPool::parallel_for(int64_t n, int64_t grain, const std::function<void
 
 int ThreadPool::available_threads() {
     cpu_set_t set;
-    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : static_cast<int>(std::thread::hardware_concurrency());
+    int n = sched_getaffinity(0, sizeof set, &set) == 0
+                ? CPU_COUNT(&set)
+                : static_cast<int>(std::thread::hardware_concurrency());
     std::ifstream f("/sys/fs/cgroup/cpu.max");  // cgroup v2: "max 100000" or "150000 100000"
     std::string quota;
     double period = 0;

@@ -1,8 +1,9 @@
 // Checkpoint: a validated model directory, mapped read-only.
 //
 // open() checks everything before any weight is used: config rules, index, shard headers (bounds,
-// overlaps, sizes), the exact set of tensor names that the config implies, dtypes, shapes, NaN scales.
-// All missing and unexpected names are listed together. Engram tables are never read or scanned whole.
+// overlaps, sizes), the exact set of tensor names that the config implies, dtypes, shapes, NaN
+// scales. All missing and unexpected names are listed together. Engram tables are never read or
+// scanned whole.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@
 
 namespace deepinfer {
 
-/// One stored tensor: bytes in a mapped shard. FP4 weights (stored as I8 [n, k/2]) have dtype kFP4 and
-/// shape [n, k].
+/// One stored tensor: bytes in a mapped shard. FP4 weights (stored as I8 [n, k/2]) have dtype kFP4
+/// and shape [n, k].
 struct StoredTensor {
     std::string name;
     Tensor view;        ///< host memory, read-only in spirit

@@ -1,7 +1,8 @@
 // ModelConfig: config.json of a DeepSeek-V4.1 checkpoint, parsed and validated (fail closed).
 //
-// Accepts the Hugging Face layout (text_config, vision_config) and the flat keys of inference/config.json.
-// Every field keeps the checkpoint's name. Unknown fields that would change the maths are refused by name.
+// Accepts the Hugging Face layout (text_config, vision_config) and the flat keys of
+// inference/config.json. Every field keeps the checkpoint's name. Unknown fields that would change
+// the maths are refused by name.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,8 @@ struct ModelConfig {
     // Top level
     int64_t bos_token_id = 0, eos_token_id = 1, pad_token_id = 2, image_token_id = -1;
     // text_config
-    int64_t vocab_size = 0, hidden_size = 0, num_hidden_layers = 0, num_attention_heads = 0, head_dim = 0, qk_rope_head_dim = 0;
+    int64_t vocab_size = 0, hidden_size = 0, num_hidden_layers = 0, num_attention_heads = 0,
+            head_dim = 0, qk_rope_head_dim = 0;
     int64_t q_lora_rank = 0, o_groups = 0, o_lora_rank = 0, moe_intermediate_size = 0;
     int64_t n_routed_experts = 0, num_experts_per_tok = 0, n_shared_experts = 1;
     std::string scoring_func = "sqrtsoftplus";
@@ -52,12 +54,14 @@ struct ModelConfig {
     int64_t hc_mult = 0, hc_sinkhorn_iters = 0;
     double hc_eps = 1e-6;
     std::vector<int64_t> engram_layer_ids, engram_num_embeddings;
-    int64_t engram_max_ngram_size = 0, engram_vocab_size = 0, engram_n_heads = 0, engram_head_dim = 0;
+    int64_t engram_max_ngram_size = 0, engram_vocab_size = 0, engram_n_heads = 0,
+            engram_head_dim = 0;
     int64_t engram_pad_token_id = 2, engram_compressed_vocab_size = 0;
     int64_t num_nextn_predict_layers = 0;  ///< DSpark stages
     int64_t dspark_block_size = 0, dspark_noise_token_id = -1, dspark_markov_rank = 0;
     std::vector<int64_t> dspark_target_layer_ids;
-    int64_t dspark_n_routed_experts = 0, dspark_num_experts_per_tok = 0;  ///< resolved: never 0 when stages exist
+    int64_t dspark_n_routed_experts = 0,
+            dspark_num_experts_per_tok = 0;  ///< resolved: never 0 when stages exist
     bool has_vision = false;
     VisionConfig vision;
 
@@ -71,15 +75,19 @@ struct ModelConfig {
     int64_t ratio(int64_t l) const { return compress_ratios[static_cast<size_t>(l)]; }
     int64_t engram_columns() const { return (engram_max_ngram_size - 1) * engram_n_heads; }
 
-    /// The hash primes of Engram table t in (n, head) order (model spec 3.10); one shared "used" set, in layer order.
+    /// The hash primes of Engram table t in (n, head) order (model spec 3.10); one shared "used"
+    /// set, in layer order.
     std::vector<std::vector<int64_t>> engram_primes() const;
 };
 
-/// Parses the text of a config.json. `where` names the file in messages. kInvalidFile names the field,
-/// what was found and what was expected.
+/// Parses the text of a config.json. `where` names the file in messages. kInvalidFile names the
+/// field, what was found and what was expected.
 Result<ModelConfig> parse_model_config(const std::string& json_text, const std::string& where);
 
-/// The max_ngram odd multipliers of an Engram layer (numpy's default_rng reproduced; model spec 3.10).
-std::vector<int64_t> engram_multipliers(int64_t layer_id, int64_t max_ngram, int64_t compressed_vocab);
+/// The max_ngram odd multipliers of an Engram layer (numpy's default_rng reproduced; model
+/// spec 3.10).
+std::vector<int64_t> engram_multipliers(int64_t layer_id,
+                                        int64_t max_ngram,
+                                        int64_t compressed_vocab);
 
 }  // namespace deepinfer

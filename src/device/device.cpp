@@ -10,7 +10,9 @@ Buffer::~Buffer() {
 }
 
 Buffer::Buffer(Buffer&& o) noexcept
-    : device_(std::exchange(o.device_, nullptr)), data_(std::exchange(o.data_, nullptr)), bytes_(std::exchange(o.bytes_, 0)) {}
+    : device_(std::exchange(o.device_, nullptr)),
+      data_(std::exchange(o.data_, nullptr)),
+      bytes_(std::exchange(o.bytes_, 0)) {}
 
 Buffer& Buffer::operator=(Buffer&& o) noexcept {
     std::swap(device_, o.device_);
@@ -22,8 +24,9 @@ Buffer& Buffer::operator=(Buffer&& o) noexcept {
 Result<Buffer> Device::allocate(size_t bytes) {
     void* p = raw_allocate(bytes == 0 ? 1 : bytes);
     if (p == nullptr) {
-        return Status(StatusCode::kResourceExhausted, "cannot allocate " + std::to_string(bytes) + " bytes on " + name() +
-                                                          " (" + std::to_string(free_bytes()) + " free)");
+        return Status(StatusCode::kResourceExhausted,
+                      "cannot allocate " + std::to_string(bytes) + " bytes on " + name() + " (" +
+                          std::to_string(free_bytes()) + " free)");
     }
     return Buffer(this, p, bytes);
 }

@@ -19,7 +19,8 @@ class Device;
 class Buffer {
   public:
     Buffer() = default;
-    Buffer(Device* device, void* data, size_t bytes) : device_(device), data_(data), bytes_(bytes) {}
+    Buffer(Device* device, void* data, size_t bytes)
+        : device_(device), data_(data), bytes_(bytes) {}
     ~Buffer();
     Buffer(Buffer&& o) noexcept;
     Buffer& operator=(Buffer&& o) noexcept;
@@ -48,7 +49,8 @@ class Device {
     /// Stream for the engine's steps; owned by the device.
     virtual Stream& stream() = 0;
 
-    /// Copies on the stream; the host side of an asynchronous copy must stay valid until it is done.
+    /// Copies on the stream; the host side of an asynchronous copy must stay valid until it is
+    /// done.
     virtual void copy_to_device(Stream& s, void* dst, const void* src, size_t bytes) = 0;
     virtual void copy_to_host(Stream& s, void* dst, const void* src, size_t bytes) = 0;
     virtual void fill_zero(Stream& s, void* dst, size_t bytes) = 0;

@@ -1,9 +1,10 @@
 #include "device/host_device.h"
 
-#include <unistd.h>
-
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <string>
 
 namespace deepinfer {
 
@@ -18,11 +19,31 @@ void HostDevice::fill_zero(Stream&, void* dst, size_t bytes) {
 }
 
 size_t HostDevice::free_bytes() const {
-    const long pages = sysconf(_SC_AVPHYS_PAGES), size = sysconf(_SC_PAGE_SIZE);
-    return pages > 0 && size > 0 ? static_cast<size_t>(pages) * static_cast<size_t>(size) : 0;
+    // What the kernel could hand out (free memory and droppable page cache), and no more than the
+    // container's limit leaves.
+    const auto number_of =
+        [](const char* path, const std::string& key, double unit, double fallback) {
+            std::ifstream f(path);
+            std::string word;
+            while (f >> word) {
+                double value = 0;
+                if (key.empty()) return word == "max" ? fallback : std::atof(word.c_str()) * unit;
+                if (word == key && f >> value) return value * unit;
+            }
+            return fallback;
+        };
+    const double available = number_of("/proc/meminfo", "MemAvailable:", 1024.0, 0.0);
+    const double limit = number_of("/sys/fs/cgroup/memory.max", "", 1.0, 0.0);
+    const double used = number_of("/sys/fs/cgroup/memory.current", "", 1.0, 0.0);
+    const double free = limit > 0 ? std::min(available, std::max(0.0, limit - used)) : available;
+    return static_cast<size_t>(free);
 }
 
-void* HostDevice::raw_allocate(size_t bytes) { return std::aligned_alloc(256, (bytes + 255) / 256 * 256); }
-void HostDevice::raw_free(void* p) { std::free(p); }
+void* HostDevice::raw_allocate(size_t bytes) {
+    return std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+}
+void HostDevice::raw_free(void* p) {
+    std::free(p);
+}
 
 }  // namespace deepinfer

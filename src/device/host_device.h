@@ -1,4 +1,5 @@
-// The host as a Device: aligned heap memory and a thread pool. Used by the ref, exact and cpu backends.
+// The host as a Device: aligned heap memory and a thread pool. Used by the ref, exact and cpu
+// backends.
 #pragma once
 
 #include <memory>

@@ -29,8 +29,12 @@ class CpuStream final : public Stream {
     ThreadPool* pool_;
 };
 
-/// parallel_for on a host stream. fn(begin, end) must compute each index independently of the split.
-inline void parallel_for(Stream& stream, int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& fn) {
+/// parallel_for on a host stream. fn(begin, end) must compute each index independently of the
+/// split.
+inline void parallel_for(Stream& stream,
+                         int64_t n,
+                         int64_t grain,
+                         const std::function<void(int64_t, int64_t)>& fn) {
     static_cast<CpuStream&>(stream).pool().parallel_for(n, grain, fn);
 }
 

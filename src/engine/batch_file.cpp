@@ -13,11 +13,17 @@ namespace deepinfer {
 
 Result<std::unique_ptr<BatchFile>> BatchFile::open(const std::string& path,
                                                    const std::vector<std::string>& id_members) {
-    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
     if (fd < 0) {
-        return Status(StatusCode::kInvalidFile, path + ": cannot be opened: " + std::strerror(errno));
+        return Status(StatusCode::kInvalidFile,
+                      path + ": cannot be opened: " + std::strerror(errno));
     }
     std::unique_ptr<BatchFile> file(new BatchFile(fd, path));
+    struct stat st {};
+    if (::fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        return Status(StatusCode::kInvalidFile,
+                      path + " is no regular file; answers are read back to go on after a crash");
+    }
     if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
         return Status(StatusCode::kUnavailable, path + ": another run is writing it");
     }
@@ -25,7 +31,9 @@ Result<std::unique_ptr<BatchFile>> BatchFile::open(const std::string& path,
     return file;
 }
 
-BatchFile::~BatchFile() { ::close(fd_); }
+BatchFile::~BatchFile() {
+    ::close(fd_);
+}
 
 Status BatchFile::load(const std::vector<std::string>& id_members) {
     constexpr size_t kPiece = 1 << 20;
@@ -37,16 +45,19 @@ Status BatchFile::load(const std::vector<std::string>& id_members) {
         const ssize_t n = ::read(fd_, piece.data(), piece.size());
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) {
-            return Status(StatusCode::kInvalidFile, path_ + ": read failed: " + std::strerror(errno));
+            return Status(StatusCode::kInvalidFile,
+                          path_ + ": read failed: " + std::strerror(errno));
         }
         if (n == 0) break;
         text.append(piece.data(), static_cast<size_t>(n));
         size_t begin = 0;
         for (size_t end = 0; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
             ++line_number;
-            const nlohmann::json line = nlohmann::json::parse(
-                text.begin() + static_cast<int64_t>(begin), text.begin() + static_cast<int64_t>(end),
-                nullptr, false);
+            const nlohmann::json line =
+                nlohmann::json::parse(text.begin() + static_cast<int64_t>(begin),
+                                      text.begin() + static_cast<int64_t>(end),
+                                      nullptr,
+                                      false);
             std::string id;
             bool found = false;
             for (const std::string& member : id_members) {
@@ -59,11 +70,18 @@ Status BatchFile::load(const std::vector<std::string>& id_members) {
                               path_ + ": line " + std::to_string(line_number) +
                                   " is no answer of a batch run; it was left alone");
             }
-            ++answers_[id];
+            const bool repeated = line.contains("line") && line["line"].is_number_integer();
+            answers_.emplace(id, repeated ? line["line"].get<int64_t>() : 0);
             ++num_answers_;
         }
         whole += static_cast<off_t>(begin);
         text.erase(0, begin);
+    }
+    // Only a beginning of one of our own answers is cut off; other text is somebody's data.
+    const std::string kAnswerStart = "{\"id\":";
+    if (!text.empty() && text.compare(0, kAnswerStart.size(), kAnswerStart, 0, text.size()) != 0) {
+        return Status(StatusCode::kInvalidFile,
+                      path_ + " ends in text that is no answer of a batch run; it was left alone");
     }
     if (!text.empty() && ::ftruncate(fd_, whole) != 0) {
         return Status(StatusCode::kInvalidFile,
@@ -73,13 +91,6 @@ Status BatchFile::load(const std::vector<std::string>& id_members) {
         return Status(StatusCode::kInvalidFile, path_ + ": cannot seek: " + std::strerror(errno));
     }
     return {};
-}
-
-bool BatchFile::take_answer(const std::string& id) {
-    const auto it = answers_.find(id);
-    if (it == answers_.end()) return false;
-    if (--it->second == 0) answers_.erase(it);
-    return true;
 }
 
 Status BatchFile::append(const std::vector<std::string>& lines) {
@@ -95,9 +106,9 @@ Status BatchFile::append(const std::vector<std::string>& lines) {
         }
         done += static_cast<size_t>(n);
     }
-    // A pipe or terminal has no disk behind it.
-    if (::fdatasync(fd_) != 0 && errno != EINVAL && errno != EROFS) {
-        return Status(StatusCode::kResourceExhausted, path_ + ": sync failed: " + std::strerror(errno));
+    if (::fdatasync(fd_) != 0) {
+        return Status(StatusCode::kResourceExhausted,
+                      path_ + ": sync failed: " + std::strerror(errno));
     }
     return {};
 }

@@ -10,7 +10,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-Status bad(const std::string& message) { return Status(StatusCode::kInvalidArgument, message); }
+Status bad(const std::string& message) {
+    return Status(StatusCode::kInvalidArgument, message);
+}
 
 /// The member a message is about: its first word, if that is a name.
 std::string param_of(const std::string& message) {
@@ -18,8 +20,9 @@ std::string param_of(const std::string& message) {
     const std::string word = message.substr(0, end);
     static const std::set<std::string> kNoNames = {"prompt", "the", "a", "an", "no"};
     const bool name = word.find('_') != std::string::npos || word == "temperature" || word == "n" ||
-                      word == "stop" || word == "logprobs" || word == "messages" || word == "sampling" ||
-                      word == "id" || word == "priority" || word.rfind("sampling.", 0) == 0;
+                      word == "stop" || word == "logprobs" || word == "messages" ||
+                      word == "sampling" || word == "id" || word == "priority" ||
+                      word.rfind("sampling.", 0) == 0;
     return name && kNoNames.count(word) == 0 ? word : "";
 }
 
@@ -28,7 +31,8 @@ Result<std::vector<int32_t>> read_token_ids(const Json& v) {
     std::vector<int32_t> ids;
     for (const Json& item : v) {
         const bool fits = item.is_number_integer() && item >= INT32_MIN && item <= INT32_MAX;
-        if (!fits) return bad("prompt_token_ids[" + std::to_string(ids.size()) + "] is no token id");
+        if (!fits)
+            return bad("prompt_token_ids[" + std::to_string(ids.size()) + "] is no token id");
         ids.push_back(item.get<int32_t>());
     }
     return ids;
@@ -111,7 +115,8 @@ Result<BatchJob> read_native_line(const Engine& engine,
         job.request.prompt_token_ids = std::move(ids).value();
     } else {
         if (!render) {
-            return Status(StatusCode::kUnimplemented, "messages: no chat template is set up for this run");
+            return Status(StatusCode::kUnimplemented,
+                          "messages: no chat template is set up for this run");
         }
         Result<RenderedPrompt> rendered = render(conversation.dump(), &job.request.sampling);
         if (!rendered.ok()) return rendered.status();
@@ -134,7 +139,8 @@ std::string format_native_answer(const std::string& id,
         const CompletionChoice& choice = completion.choices[i];
         const ParsedOutput& p = parsed[i];
         if (i > 0) outputs += ',';
-        outputs += "{\"text\":" + json_string(p.text) + ",\"reasoning\":" + json_string(p.reasoning) +
+        outputs += "{\"text\":" + json_string(p.text) +
+                   ",\"reasoning\":" + json_string(p.reasoning) +
                    ",\"token_ids\":" + json_ids(choice.token_ids);
         if (sampling.logprobs) outputs += logprob_members(sampling, choice);
         if (!p.extra_json.empty()) outputs += "," + p.extra_json;

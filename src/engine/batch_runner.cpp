@@ -1,7 +1,7 @@
 // run_batch: reads lines, keeps the engine busy, writes answers as they come.
 //
-// The engine's thread only hands finished requests over; reading, rendering, parsing of JSON, formatting
-// and the disk stay on the caller's thread.
+// The engine's thread only hands finished requests over; reading, rendering, parsing of JSON,
+// formatting and the disk stay on the caller's thread.
 #include "engine/batch_runner.h"
 
 #include <sys/stat.h>
@@ -12,8 +12,10 @@
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
+#include "deepinfer/json_guard.h"
 #include "engine/batch_file.h"
 #include "engine/delivery.h"
 
@@ -23,8 +25,10 @@ namespace {
 /// One request on its way. Shared with the callbacks, which may outlive a cancelled run.
 struct Running {
     BatchJob job;
+    int64_t repeat_line = 0;  // input line of a repeated id, else 0
     Completion completion;
     std::vector<std::unique_ptr<OutputParser>> parsers;
+    const BatchReader* reader = nullptr;  // of a foreign line form
 };
 
 /// What the engine's thread and the runner share.
@@ -45,8 +49,11 @@ class Runner {
     bool cancelled() const { return options_.cancel != nullptr && options_.cancel->load(); }
     const BatchReader* reader_of(const std::string& line, std::string* id) const;
     void take_line(const std::string& line);
-    void submit(BatchJob job, const BatchReader* reader);
-    void refuse(const std::string& id, const Status& error, const BatchReader* reader);
+    void submit(BatchJob job, const BatchReader* reader, int64_t repeat_line);
+    void refuse(const std::string& id,
+                const Status& error,
+                const BatchReader* reader,
+                int64_t repeat_line);
     Status collect(int64_t most_in_flight, bool stop_on_cancel);
     void report(bool force);
 
@@ -58,9 +65,21 @@ class Runner {
     std::vector<std::string> pending_;  ///< answer lines to write
     BatchProgress progress_;
     int64_t line_number_ = 0;
+    std::set<std::string> seen_ids_;
     std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
     double last_report_s_ = -1;
 };
+
+/// Why a request as a whole has no answer: an error of the engine in any of its sub-sequences.
+Status failure_of(const Completion& completion) {
+    for (const CompletionChoice& c : completion.choices) {
+        if (c.finish_reason == FinishReason::kError) return c.error;
+        if (c.finish_reason == FinishReason::kEmptyMask && c.nan_logits) {
+            return {StatusCode::kInternal, "the logits are not finite: the weights hold NaN"};
+        }
+    }
+    return {};
+}
 
 std::string answer_of(const Running& r) {
     std::vector<ParsedOutput> parsed;
@@ -90,16 +109,31 @@ const BatchReader* Runner::reader_of(const std::string& line, std::string* id) c
     return nullptr;
 }
 
-void Runner::refuse(const std::string& id, const Status& error, const BatchReader* reader) {
-    pending_.push_back(reader != nullptr && reader->format_error ? reader->format_error(id, error)
-                                                                 : format_native_error(id, error));
+/// An answer to a repeated id also says which line it answers: answers come in order of completion,
+/// so their count alone would not tell a resumed run which of the lines is left.
+std::string with_line(std::string answer, int64_t repeat_line) {
+    if (repeat_line == 0) return answer;
+    answer.pop_back();
+    return answer + ",\"line\":" + std::to_string(repeat_line) + "}";
+}
+
+void Runner::refuse(const std::string& id,
+                    const Status& error,
+                    const BatchReader* reader,
+                    int64_t repeat_line) {
+    pending_.push_back(with_line(reader != nullptr && reader->format_error
+                                     ? reader->format_error(id, error)
+                                     : format_native_error(id, error),
+                                 repeat_line));
     ++progress_.lines_failed;
     ++progress_.lines_done;
 }
 
-void Runner::submit(BatchJob job, const BatchReader* reader) {
+void Runner::submit(BatchJob job, const BatchReader* reader, int64_t repeat_line) {
     auto running = std::make_shared<Running>();
     running->job = std::move(job);
+    running->repeat_line = repeat_line;
+    running->reader = reader;
     const int n = running->job.request.sampling.n;
     running->completion.choices.resize(static_cast<size_t>(n < 1 ? 1 : n));
     if (running->job.make_parser) {
@@ -126,7 +160,7 @@ void Runner::submit(BatchJob job, const BatchReader* reader) {
             return;
         }
         if (number.status().code() != StatusCode::kQueueFull || in_flight_.empty()) {
-            refuse(id, number.status(), reader);
+            refuse(id, number.status(), reader, repeat_line);
             return;
         }
         const Status status = collect(static_cast<int64_t>(in_flight_.size()) - 1, true);
@@ -138,6 +172,16 @@ void Runner::take_line(const std::string& line) {
     ++line_number_;
     if (line.find_first_not_of(" \t\r") == std::string::npos) return;
     std::string id = "line-" + std::to_string(line_number_);
+    if (json_nests_deeper(line)) {
+        const int64_t repeated = seen_ids_.insert(id).second ? 0 : line_number_;
+        if (file_->has_answer(id, repeated)) return;
+        refuse(id,
+               Status(StatusCode::kInvalidArgument,
+                      "the line nests deeper than " + std::to_string(kMaxJsonDepth)),
+               nullptr,
+               repeated);
+        return;
+    }
     const BatchReader* reader = reader_of(line, &id);
     // An earlier answer is recognised by the id alone, before anything is rendered.
     if (reader == nullptr) {
@@ -145,15 +189,16 @@ void Runner::take_line(const std::string& line) {
         const bool named = object.is_object() && object.contains("id") && object["id"].is_string();
         if (named) id = object["id"].get<std::string>();
     }
-    if (file_->take_answer(id)) return;
+    const int64_t repeat_line = seen_ids_.insert(id).second ? 0 : line_number_;
+    if (file_->has_answer(id, repeat_line)) return;
     Result<BatchJob> job = reader != nullptr
                                ? reader->read(line)
                                : read_native_line(engine_, line, id, options_.render, &id);
     if (!job.ok()) {
-        refuse(id, job.status(), reader);
+        refuse(id, job.status(), reader, repeat_line);
         return;
     }
-    submit(std::move(job).value(), reader);
+    submit(std::move(job).value(), reader, repeat_line);
 }
 
 /// Writes what has finished; waits until at most `most_in_flight` requests run.
@@ -176,7 +221,12 @@ Status Runner::collect(int64_t most_in_flight, bool stop_on_cancel) {
                 aborted = aborted || c.finish_reason == FinishReason::kAbort;
             }
             if (aborted) continue;  // not answered: the next run does it
-            pending_.push_back(answer_of(*r));
+            const Status failure = failure_of(r->completion);
+            if (!failure.ok()) {
+                refuse(r->job.id, failure, r->reader, r->repeat_line);
+                continue;
+            }
+            pending_.push_back(with_line(answer_of(*r), r->repeat_line));
             progress_.prompt_tokens += r->completion.usage.prompt_tokens;
             ++progress_.lines_done;
         }
@@ -204,13 +254,19 @@ Result<BatchProgress> Runner::run(const std::string& in_path, const std::string&
     if (!in || ::stat(in_path.c_str(), &in_stat) != 0) {
         return Status(StatusCode::kNotFound, in_path + ": cannot be read");
     }
+    if (!S_ISREG(in_stat.st_mode)) {
+        return Status(
+            StatusCode::kInvalidFile,
+            in_path + " is no regular file; a batch is read twice, and again after a crash");
+    }
     struct stat out_stat {};
     if (::stat(out_path.c_str(), &out_stat) == 0 && in_stat.st_ino == out_stat.st_ino &&
         in_stat.st_dev == out_stat.st_dev) {
         return Status(StatusCode::kInvalidArgument, out_path + ": input and output are one file");
     }
     std::vector<std::string> id_members = {"id"};
-    for (const BatchReader& r : options_.readers) id_members.insert(id_members.begin(), r.id_member);
+    for (const BatchReader& r : options_.readers)
+        id_members.insert(id_members.begin(), r.id_member);
     auto file = BatchFile::open(out_path, id_members);
     if (!file.ok()) return file.status();
     file_ = std::move(file).value();
@@ -224,8 +280,8 @@ Result<BatchProgress> Runner::run(const std::string& in_path, const std::string&
     in.seekg(0);
     report(true);
 
-    const int64_t most = options_.max_in_flight > 0 ? options_.max_in_flight
-                                                    : 4 * engine_.config().max_num_seqs;
+    const int64_t most =
+        options_.max_in_flight > 0 ? options_.max_in_flight : 4 * engine_.config().max_num_seqs;
     Status status;
     while (status.ok() && !cancelled() && std::getline(in, line)) {
         take_line(line);

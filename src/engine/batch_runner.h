@@ -8,7 +8,8 @@
 
 namespace deepinfer {
 
-/// Reads one native line. `fallback_id` names the line if it does not name itself; *id is set in any case.
+/// Reads one native line. `fallback_id` names the line if it does not name itself; *id is set in
+/// any case.
 Result<BatchJob> read_native_line(const Engine& engine,
                                   const std::string& line,
                                   const std::string& fallback_id,

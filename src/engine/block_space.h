@@ -23,8 +23,8 @@ struct PrefixFound {
     int64_t pending = 0;  ///< right behind them: being computed by a running sequence
 };
 
-/// One thread. A block handed out may still be written by steps launched earlier: executors run steps
-/// in order, so the new owner's writes come later. Findable blocks are never written again.
+/// One thread. A block handed out may still be written by steps launched earlier: executors run
+/// steps in order, so the new owner's writes come later. Findable blocks are never written again.
 class BlockSpace {
   public:
     virtual ~BlockSpace() = default;
@@ -39,19 +39,23 @@ class BlockSpace {
     /// The longest beginning of `tokens` that the pool knows. Changes nothing but seq.keys.
     virtual PrefixFound find_prefix(SequenceBlocks& seq, std::span<const int32_t> tokens) = 0;
     /// Takes the blocks of the first num_tokens tokens, which find_prefix just found. 0 = none.
-    virtual void adopt(SequenceBlocks& seq, std::span<const int32_t> tokens, int64_t num_tokens) = 0;
+    virtual void adopt(SequenceBlocks& seq,
+                       std::span<const int32_t> tokens,
+                       int64_t num_tokens) = 0;
     /// Makes the blocks cover positions [0, num_tokens). False, and nothing changed, if the pool
     /// has too few.
     virtual bool grow(SequenceBlocks& seq, int64_t num_tokens) = 0;
-    /// Gives `to` (open, empty) blocks for positions [0, num_tokens) of `from`'s tokens: as many whole
-    /// ones as possible are shared, the rest are new. Returns how many are shared (the caller copies
-    /// the rest), or −1, and nothing changed, if the pool has too few.
+    /// Gives `to` (open, empty) blocks for positions [0, num_tokens) of `from`'s tokens: as many
+    /// whole ones as possible are shared, the rest are new. Returns how many are shared (the caller
+    /// copies the rest), or −1, and nothing changed, if the pool has too few.
     virtual int64_t fork(const SequenceBlocks& from,
                          SequenceBlocks& to,
                          std::span<const int32_t> tokens,
                          int64_t num_tokens) = 0;
     /// Positions below num_computed are final: whole blocks become findable.
-    virtual void commit(SequenceBlocks& seq, std::span<const int32_t> tokens, int64_t num_computed) = 0;
+    virtual void commit(SequenceBlocks& seq,
+                        std::span<const int32_t> tokens,
+                        int64_t num_computed) = 0;
     /// Gives everything back and ends the sequence; its keys stay.
     virtual void release(SequenceBlocks& seq) = 0;
     /// Recounts; stops the process on a contradiction.

@@ -9,7 +9,8 @@
 
 namespace deepinfer {
 
-/// Device and view outlive it. The executor's thread alone; ordered after earlier work of the stream.
+/// Device and view outlive it. The executor's thread alone; ordered after earlier work of the
+/// stream.
 class CacheCopier {
   public:
     CacheCopier(Device& device, const CacheView& view) : device_(device), view_(view) {}

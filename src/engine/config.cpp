@@ -57,7 +57,8 @@ Result<EngineConfig> EngineConfig::from_environment() {
         } else if (*accelerator == "cpu" || *accelerator == "ascend" || *accelerator == "auto") {
             c.backend = *accelerator;
         } else {
-            return bad("DEEPINFER_ACCELERATOR", "'" + *accelerator + "'", "cpu, nvidia, ascend or auto");
+            return bad(
+                "DEEPINFER_ACCELERATOR", "'" + *accelerator + "'", "cpu, nvidia, ascend or auto");
         }
     }
     if (const auto dir = env_text("DEEPINFER_HF_MODEL_DIR")) c.model_dir = *dir;
@@ -103,7 +104,8 @@ Status EngineConfig::validate() const {
                        "'" + spec_sampling + "'",
                        "coupled, rejection or block");
         }
-        return later("spec_sampling (DEEPINFER_SPEC_SAMPLING)", "'" + spec_sampling + "'", "coupled");
+        return later(
+            "spec_sampling (DEEPINFER_SPEC_SAMPLING)", "'" + spec_sampling + "'", "coupled");
     }
     if (!truncation.empty() && truncation != "off") {
         if (truncation != "compact" && truncation != "exact") {
@@ -134,7 +136,8 @@ std::string EngineConfig::to_json() const {
     JsonLine j;
     j.text("model_dir", model_dir).text("backend", backend).integer("threads", threads);
     j.text("isa", isa).integer("device_index", device_index);
-    j.integer("max_num_seqs", max_num_seqs).integer("max_num_batched_tokens", max_num_batched_tokens);
+    j.integer("max_num_seqs", max_num_seqs)
+        .integer("max_num_batched_tokens", max_num_batched_tokens);
     j.integer("max_model_len", max_model_len).integer("kv_cache_bytes", kv_cache_bytes);
     j.integer("block_tokens", block_tokens).integer("max_queue", max_queue);
     j.integer("max_logit_rows", max_logit_rows).boolean("prefix_caching", prefix_caching);

@@ -87,11 +87,13 @@ TEST(EngineConfig, RangesAndLayouts) {
         return c.validate().code();
     };
     EXPECT_EQ(with([](EngineConfig& c) { c.max_num_seqs = 0; }), StatusCode::kInvalidArgument);
-    EXPECT_EQ(with([](EngineConfig& c) { c.max_num_batched_tokens = 0; }), StatusCode::kInvalidArgument);
+    EXPECT_EQ(with([](EngineConfig& c) { c.max_num_batched_tokens = 0; }),
+              StatusCode::kInvalidArgument);
     EXPECT_EQ(with([](EngineConfig& c) { c.kv_cache_bytes = -1; }), StatusCode::kInvalidArgument);
     EXPECT_EQ(with([](EngineConfig& c) { c.age_s = 0; }), StatusCode::kInvalidArgument);
     EXPECT_EQ(with([](EngineConfig& c) { c.truncation = "some"; }), StatusCode::kInvalidArgument);
-    EXPECT_EQ(with([](EngineConfig& c) { c.spec_sampling = "some"; }), StatusCode::kInvalidArgument);
+    EXPECT_EQ(with([](EngineConfig& c) { c.spec_sampling = "some"; }),
+              StatusCode::kInvalidArgument);
     EXPECT_EQ(with([](EngineConfig& c) { c.ep = 2; }), StatusCode::kUnimplemented);
     EXPECT_EQ(with([](EngineConfig& c) { c.dp = 2; }), StatusCode::kUnimplemented);
     EXPECT_EQ(with([](EngineConfig& c) { c.cp = 2; }), StatusCode::kUnimplemented);

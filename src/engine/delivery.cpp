@@ -11,12 +11,18 @@ namespace deepinfer {
 
 const char* finish_reason_name(FinishReason reason) {
     switch (reason) {
-        case FinishReason::kNone: return "";
-        case FinishReason::kStop: return "stop";
-        case FinishReason::kLength: return "length";
-        case FinishReason::kAbort: return "abort";
-        case FinishReason::kEmptyMask: return "empty_mask";
-        case FinishReason::kError: return "error";
+        case FinishReason::kNone:
+            return "";
+        case FinishReason::kStop:
+            return "stop";
+        case FinishReason::kLength:
+            return "length";
+        case FinishReason::kAbort:
+            return "abort";
+        case FinishReason::kEmptyMask:
+            return "empty_mask";
+        case FinishReason::kError:
+            return "error";
     }
     return "";
 }
@@ -105,7 +111,9 @@ bool Delivery::emit(Open& open, Output output) {
     return go_on;
 }
 
-FinishReason Delivery::on_token(const Sequence& seq, const ChunkResult& result, FinishReason reason) {
+FinishReason Delivery::on_token(const Sequence& seq,
+                                const ChunkResult& result,
+                                FinishReason reason) {
     const auto it = open_.find(seq.spec.request);
     DI_CHECK(it != open_.end());
     Open& open = it->second;
@@ -141,7 +149,8 @@ void Delivery::on_prefill(const Sequence& seq, const ChunkResult& result) {
     // Rows before the newest commit: the first of them tells about the token after it.
     const size_t count = result.prompt_logprobs.size();
     if (count > 0 && !open.prompt_logprobs.empty()) {
-        const size_t rows_end = static_cast<size_t>(seq.computed) - (result.sampled || result.empty_mask ? 1 : 0);
+        const size_t rows_end =
+            static_cast<size_t>(seq.computed) - (result.sampled || result.empty_mask ? 1 : 0);
         for (size_t i = 0; i < count; ++i) {
             open.prompt_logprobs[rows_end - count + i + 1] = result.prompt_logprobs[i];
         }
@@ -174,6 +183,7 @@ void join_output(const Output& o, Completion* completion) {
     choice.finish_reason = o.finish_reason;
     choice.stop_text = o.stop_text;
     choice.seq_seed = o.seq_seed;
+    choice.nan_logits = choice.nan_logits || o.nan_logits;
     choice.error = o.error;
     completion->usage = o.usage;
     completion->timing = o.timing;

@@ -36,14 +36,17 @@ SubmittedRequest make_submitted(Request request, RequestCallbacks callbacks, con
 class Delivery final : public ScheduleSink {
   public:
     /// Both outlive it.
-    Delivery(const Tokenizer& tokenizer, const Clock& clock) : tokenizer_(tokenizer), clock_(clock) {}
+    Delivery(const Tokenizer& tokenizer, const Clock& clock)
+        : tokenizer_(tokenizer), clock_(clock) {}
 
     /// Before the scheduler hears of the request. Takes the callbacks out of it.
     void open(SubmittedRequest& request);
     std::vector<uint64_t> open_requests() const;
     int64_t num_finished() const { return num_finished_; }
 
-    FinishReason on_token(const Sequence& seq, const ChunkResult& result, FinishReason reason) override;
+    FinishReason on_token(const Sequence& seq,
+                          const ChunkResult& result,
+                          FinishReason reason) override;
     void on_prefill(const Sequence& seq, const ChunkResult& result) override;
     void on_ended(const Sequence& seq, FinishReason reason) override;
 
@@ -77,7 +80,8 @@ class Delivery final : public ScheduleSink {
 /// Adds a delta to the whole. choices has n entries.
 void join_output(const Output& output, Completion* completion);
 
-/// Joins the deltas of one request for a caller that waits. Outlives its maker while the engine calls it.
+/// Joins the deltas of one request for a caller that waits. Outlives its maker while the engine
+/// calls it.
 class CompletionCollector {
   public:
     CompletionCollector(int n, RequestCallbacks inner);

@@ -1,8 +1,8 @@
 // Engine: the public face. Loads the parts, runs the loop on one thread, hands out deltas.
 //
 // Threads: callers put submissions and aborts into a control queue; the engine's thread drains it
-// between steps and owns scheduler, texts and callbacks; with async_scheduling a third thread runs the
-// steps (threaded_executor.cpp). Read next: step_loop.h, scheduler.h, model_runner.h.
+// between steps and owns scheduler, texts and callbacks; with async_scheduling a third thread runs
+// the steps (threaded_executor.cpp). Read next: step_loop.h, scheduler.h, model_runner.h.
 #include "deepinfer/engine.h"
 
 #include <condition_variable>
@@ -23,15 +23,15 @@ struct Engine::Impl {
     std::unique_ptr<StepLoop> loop;
 
     mutable std::mutex mutex;
-    std::condition_variable wake;       ///< the engine's thread: something to do
-    std::condition_variable idle;       ///< waiters: nothing left
+    std::condition_variable wake;  ///< the engine's thread: something to do
+    std::condition_variable idle;  ///< waiters: nothing left
     std::vector<SubmittedRequest> submitted;
     std::vector<uint64_t> aborted;
     bool stopping = false;
     uint64_t next_request = 1;
-    int64_t unfinished = 0;             ///< requests accepted and not yet delivered to the end
+    int64_t unfinished = 0;  ///< requests accepted and not yet delivered to the end
     EngineStats snapshot;
-    EngineStats sums;                   ///< engine's thread: times
+    EngineStats sums;  ///< engine's thread: times
     std::thread thread;
 
     void run();
@@ -72,7 +72,8 @@ void Engine::Impl::publish() {
     if (unfinished == 0) idle.notify_all();
 }
 
-/// Takes over what callers left. Sleeps while there is nothing to do; false when it is time to stop.
+/// Takes over what callers left. Sleeps while there is nothing to do; false when it is time to
+/// stop.
 bool Engine::Impl::drain() {
     std::vector<SubmittedRequest> requests;
     std::vector<uint64_t> aborts;
@@ -122,9 +123,9 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineConfig& config) {
     }
     impl->delivery = std::make_unique<Delivery>(*impl->parts->tokenizer, impl->parts->clock);
     Impl* raw = impl.get();
-    const StepObserver observer = [raw](const StepPlan& p, const StepResult& r, const StepTimes& t) {
-        raw->observe(p, r, t);
-    };
+    const StepObserver observer = [raw](const StepPlan& p,
+                                        const StepResult& r,
+                                        const StepTimes& t) { raw->observe(p, r, t); };
     EngineParts& p = *impl->parts;
     impl->loop = p.config.async_scheduling
                      ? make_async_loop(*p.scheduler, *p.executor, p.clock, observer)
@@ -198,10 +199,18 @@ Result<Completion> Engine::generate(Request request,
     return collector.take();
 }
 
-const Tokenizer& Engine::tokenizer() const { return *impl_->parts->tokenizer; }
-const EngineConfig& Engine::config() const { return impl_->parts->config; }
-const ModelInfo& Engine::model_info() const { return impl_->parts->info; }
-std::string Engine::description() const { return impl_->parts->description(); }
+const Tokenizer& Engine::tokenizer() const {
+    return *impl_->parts->tokenizer;
+}
+const EngineConfig& Engine::config() const {
+    return impl_->parts->config;
+}
+const ModelInfo& Engine::model_info() const {
+    return impl_->parts->info;
+}
+std::string Engine::description() const {
+    return impl_->parts->description();
+}
 
 EngineStats Engine::stats() const {
     const std::lock_guard<std::mutex> lock(impl_->mutex);

@@ -14,7 +14,9 @@ namespace {
 
 constexpr int64_t kDefaultPoolBytes = int64_t{128} << 20;
 
-Status bad(const std::string& what) { return Status(StatusCode::kInvalidArgument, what); }
+Status bad(const std::string& what) {
+    return Status(StatusCode::kInvalidArgument, what);
+}
 
 Result<std::unique_ptr<Backend>> open_backend(EngineConfig* config) {
     BackendOptions options;
@@ -51,8 +53,8 @@ std::unique_ptr<BlockSpace> make_block_space(const EngineConfig& c, int64_t num_
     o.block_tokens = c.block_tokens;
     o.max_num_seqs = c.max_num_seqs;
     o.model_fingerprint = salt_id("model", c.model_dir, "");
-    o.layout_fingerprint =
-        salt_id("layout", c.backend, std::to_string(c.block_tokens) + (c.batch_invariant ? "i" : ""));
+    o.layout_fingerprint = salt_id(
+        "layout", c.backend, std::to_string(c.block_tokens) + (c.batch_invariant ? "i" : ""));
     o.exact = c.batch_invariant;
     return std::make_unique<KvBlockSpace>(o);
 }
@@ -86,8 +88,8 @@ Result<PoolSizes> resolve_limits(const ModelConfig& m, EngineConfig* c) {
     for (const int64_t l : m.kv_source_layer_ids) {
         if (c->block_tokens % m.ratio(l) != 0) {
             return bad("block_tokens is " + std::to_string(c->block_tokens) +
-                       ", expected a multiple of the compression ratio " + std::to_string(m.ratio(l)) +
-                       " of layer " + std::to_string(l));
+                       ", expected a multiple of the compression ratio " +
+                       std::to_string(m.ratio(l)) + " of layer " + std::to_string(l));
         }
     }
     if (c->max_logit_rows == 0) c->max_logit_rows = std::max<int64_t>(c->max_num_seqs, 64);
@@ -116,8 +118,8 @@ Result<PoolSizes> resolve_limits(const ModelConfig& m, EngineConfig* c) {
     }
     sizes.num_blocks = c->kv_cache_bytes / sizes.block_bytes;
     if (sizes.num_blocks < 1) {
-        return bad("kv_cache_bytes is " + std::to_string(c->kv_cache_bytes) +
-                   ", one block of " + std::to_string(c->block_tokens) + " tokens takes " +
+        return bad("kv_cache_bytes is " + std::to_string(c->kv_cache_bytes) + ", one block of " +
+                   std::to_string(c->block_tokens) + " tokens takes " +
                    std::to_string(sizes.block_bytes));
     }
     if (sizes.num_blocks < per_seq) {
@@ -136,8 +138,9 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineConfig& reque
                                                        const EngineHooks& hooks) {
     DI_RETURN_IF_ERROR(requested.validate());
     if (requested.model_dir.empty()) {
-        return bad("model_dir is empty, expected a checkpoint directory "
-                   "(--model or DEEPINFER_HF_MODEL_DIR)");
+        return bad(
+            "model_dir is empty, expected a checkpoint directory "
+            "(--model or DEEPINFER_HF_MODEL_DIR)");
     }
     auto parts = std::make_unique<EngineParts>();
     parts->config = requested;
@@ -212,7 +215,9 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineConfig& reque
 }
 
 std::string EngineParts::description() const {
-    const auto mib = [](int64_t bytes) { return std::to_string((bytes + (1 << 19)) >> 20) + " MiB"; };
+    const auto mib = [](int64_t bytes) {
+        return std::to_string((bytes + (1 << 19)) >> 20) + " MiB";
+    };
     const int64_t blocks_total = blocks->total_blocks();
     std::string s;
     s += "model    " + config.model_dir + ": " + std::to_string(info.num_hidden_layers) +
@@ -224,8 +229,8 @@ std::string EngineParts::description() const {
          mib(config.max_num_seqs * model->cache_geometry().slot_bytes()) + "\n";
     s += "limits   " + std::to_string(config.max_model_len) + " tokens a sequence, " +
          std::to_string(config.max_num_batched_tokens) + " rows a step\n";
-    s += "modes    batch_invariant " + std::to_string(config.batch_invariant) + ", prefix_caching " +
-         std::to_string(config.prefix_caching) + ", async_scheduling " +
+    s += "modes    batch_invariant " + std::to_string(config.batch_invariant) +
+         ", prefix_caching " + std::to_string(config.prefix_caching) + ", async_scheduling " +
          std::to_string(config.async_scheduling) + "\n";
     s += "config   " + config.to_json();
     return s;

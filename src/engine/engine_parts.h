@@ -52,8 +52,8 @@ struct PoolSizes {
     int64_t num_blocks = 0;
     int64_t block_bytes = 0;
 };
-/// Fills the zeros of `config` (max_model_len, kv_cache_bytes, max_logit_rows) and checks what depends
-/// on the checkpoint. kInvalidArgument names the option and both numbers.
+/// Fills the zeros of `config` (max_model_len, kv_cache_bytes, max_logit_rows) and checks what
+/// depends on the checkpoint. kInvalidArgument names the option and both numbers.
 Result<PoolSizes> resolve_limits(const ModelConfig& model, EngineConfig* config);
 
 }  // namespace deepinfer

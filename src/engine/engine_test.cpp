@@ -49,8 +49,8 @@ Engine& shared_engine() {
 
 Request ask(const std::string& question, int64_t max_tokens = 24) {
     Request r;
-    r.prompt_token_ids = shared_engine().tokenizer().encode(
-        "<｜begin▁of▁sentence｜><｜User｜>" + question + "<｜Assistant｜></think>");
+    r.prompt_token_ids = shared_engine().tokenizer().encode("<｜begin▁of▁sentence｜><｜User｜>" +
+                                                            question + "<｜Assistant｜></think>");
     r.sampling.temperature = 0;
     r.sampling.max_tokens = max_tokens;
     return r;
@@ -80,7 +80,8 @@ TEST(Engine, AnswersAndStreams) {
     EXPECT_EQ(done->choices[0].finish_reason, FinishReason::kStop);
     EXPECT_EQ(done->choices[0].token_ids.back(), shared_engine().model_info().eos_token_id);
     EXPECT_EQ(done->usage.prompt_tokens, 13);
-    EXPECT_EQ(done->usage.completion_tokens, static_cast<int64_t>(done->choices[0].token_ids.size()));
+    EXPECT_EQ(done->usage.completion_tokens,
+              static_cast<int64_t>(done->choices[0].token_ids.size()));
     EXPECT_EQ(last_done, 13);
     EXPECT_EQ(lasts, 1);
     EXPECT_LE(done->timing.queue_ms, done->timing.first_token_ms);
@@ -104,7 +105,8 @@ TEST(Engine, StopStringEndsTextAndUsage) {
     EXPECT_EQ(done->choices[0].text, "The capital ");
     EXPECT_EQ(done->choices[0].stop_text, "of Fr");
     EXPECT_EQ(done->choices[0].finish_reason, FinishReason::kStop);
-    EXPECT_EQ(done->usage.completion_tokens, static_cast<int64_t>(done->choices[0].token_ids.size()));
+    EXPECT_EQ(done->usage.completion_tokens,
+              static_cast<int64_t>(done->choices[0].token_ids.size()));
 }
 
 TEST(Engine, AStopIdEndsWithoutItsText) {
@@ -166,7 +168,8 @@ TEST(Engine, LogprobsOfOutputAndPrompt) {
     }
     // The log-probabilities of a prompt are those of the same tokens as output.
     Request longer = r;
-    longer.prompt_token_ids.insert(longer.prompt_token_ids.end(), c.token_ids.begin(), c.token_ids.end());
+    longer.prompt_token_ids.insert(
+        longer.prompt_token_ids.end(), c.token_ids.begin(), c.token_ids.end());
     const Result<Completion> again = shared_engine().generate(longer);
     for (size_t i = 0; i < 4; ++i) {
         EXPECT_EQ(again->choices[0].prompt_logprobs[r.prompt_token_ids.size() + i].logprob,
@@ -182,7 +185,8 @@ TEST(Engine, EmptyMaskEndsWithThatReason) {
     ASSERT_TRUE(done.ok());
     EXPECT_EQ(done->choices[0].finish_reason, FinishReason::kEmptyMask);
     EXPECT_EQ(done->usage.completion_tokens, 0);
-    EXPECT_EQ(shared_engine().generate(ask(kFrance))->choices[0].text, "The capital of France is Paris.");
+    EXPECT_EQ(shared_engine().generate(ask(kFrance))->choices[0].text,
+              "The capital of France is Paris.");
 }
 
 TEST(Engine, UnsetSeedIsDrawnReportedAndRepeats) {
@@ -218,11 +222,19 @@ TEST(Engine, RefusalsAtSubmissionNameWhatIsWrong) {
         const char* said;
     };
     const std::vector<Row> rows = {
-        {[](Request& r) { r.prompt_token_ids.clear(); }, StatusCode::kInvalidArgument, "prompt_token_ids"},
-        {[](Request& r) { r.prompt_token_ids[2] = -1; }, StatusCode::kInvalidArgument, "prompt_token_ids[2]"},
+        {[](Request& r) { r.prompt_token_ids.clear(); },
+         StatusCode::kInvalidArgument,
+         "prompt_token_ids"},
+        {[](Request& r) { r.prompt_token_ids[2] = -1; },
+         StatusCode::kInvalidArgument,
+         "prompt_token_ids[2]"},
         {[](Request& r) { r.prompt_token_ids[1] = 4096; }, StatusCode::kInvalidArgument, "4095"},
-        {[](Request& r) { r.cache_salt.assign(257, 'x'); }, StatusCode::kInvalidArgument, "cache_salt"},
-        {[](Request& r) { r.sampling.temperature = 3; }, StatusCode::kInvalidArgument, "temperature"},
+        {[](Request& r) { r.cache_salt.assign(257, 'x'); },
+         StatusCode::kInvalidArgument,
+         "cache_salt"},
+        {[](Request& r) { r.sampling.temperature = 3; },
+         StatusCode::kInvalidArgument,
+         "temperature"},
         {[](Request& r) { r.sampling.n = 0; }, StatusCode::kInvalidArgument, "n"},
         {[](Request& r) { r.sampling.so_args.regex = "a"; }, StatusCode::kUnimplemented, "so_args"},
         {[](Request& r) { r.sampling.max_tokens = 500; }, StatusCode::kOutOfRange, "512"},
@@ -241,9 +253,11 @@ TEST(Engine, RefusalsAtSubmissionNameWhatIsWrong) {
         const Result<uint64_t> number = shared_engine().submit(r, {});
         ASSERT_FALSE(number.ok()) << row.said;
         EXPECT_EQ(number.status().code(), row.code) << number.status().message();
-        EXPECT_NE(number.status().message().find(row.said), std::string::npos) << number.status().message();
+        EXPECT_NE(number.status().message().find(row.said), std::string::npos)
+            << number.status().message();
     }
-    EXPECT_EQ(shared_engine().generate(ask(kFrance))->choices[0].text, "The capital of France is Paris.");
+    EXPECT_EQ(shared_engine().generate(ask(kFrance))->choices[0].text,
+              "The capital of France is Paris.");
 }
 
 TEST(Engine, FieldCaseIdsOutsideTheVocabulary) {
@@ -374,7 +388,8 @@ TEST(Engine, StepLogHasOneLineAStepAndNoPrompt) {
         const auto j = nlohmann::json::parse(line);
         ++lines;
         EXPECT_EQ(j["step"], lines);
-        for (const char* name : {"prefill_rows", "decode_rows", "free_blocks", "plan_us", "step_us"}) {
+        for (const char* name :
+             {"prefill_rows", "decode_rows", "free_blocks", "plan_us", "step_us"}) {
             EXPECT_TRUE(j.contains(name)) << name;
         }
         EXPECT_FALSE(j.contains("prompt"));
@@ -389,14 +404,21 @@ TEST(Engine, WrongConfigurationsAreRefused) {
         change(c);
         return Engine::create(c).status();
     };
-    EXPECT_EQ(code([](EngineConfig& c) { c.backend = "tpu"; }).code(), StatusCode::kInvalidArgument);
-    EXPECT_NE(code([](EngineConfig& c) { c.backend = "tpu"; }).message().find("cpu"), std::string::npos);
-    EXPECT_EQ(code([](EngineConfig& c) { c.model_dir = "no/such/dir"; }).code(), StatusCode::kNotFound);
+    EXPECT_EQ(code([](EngineConfig& c) { c.backend = "tpu"; }).code(),
+              StatusCode::kInvalidArgument);
+    EXPECT_NE(code([](EngineConfig& c) { c.backend = "tpu"; }).message().find("cpu"),
+              std::string::npos);
+    EXPECT_EQ(code([](EngineConfig& c) { c.model_dir = "no/such/dir"; }).code(),
+              StatusCode::kNotFound);
     EXPECT_EQ(code([](EngineConfig& c) { c.model_dir = ""; }).code(), StatusCode::kInvalidArgument);
-    EXPECT_EQ(code([](EngineConfig& c) { c.max_model_len = 9000; }).code(), StatusCode::kInvalidArgument);
-    EXPECT_EQ(code([](EngineConfig& c) { c.block_tokens = 63; }).code(), StatusCode::kInvalidArgument);
-    EXPECT_EQ(code([](EngineConfig& c) { c.kv_cache_bytes = 1000; }).code(), StatusCode::kInvalidArgument);
-    EXPECT_EQ(code([](EngineConfig& c) { c.max_logit_rows = 2; }).code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(code([](EngineConfig& c) { c.max_model_len = 9000; }).code(),
+              StatusCode::kInvalidArgument);
+    EXPECT_EQ(code([](EngineConfig& c) { c.block_tokens = 63; }).code(),
+              StatusCode::kInvalidArgument);
+    EXPECT_EQ(code([](EngineConfig& c) { c.kv_cache_bytes = 1000; }).code(),
+              StatusCode::kInvalidArgument);
+    EXPECT_EQ(code([](EngineConfig& c) { c.max_logit_rows = 2; }).code(),
+              StatusCode::kInvalidArgument);
     EXPECT_EQ(code([](EngineConfig& c) { c.nextn = 3; }).code(), StatusCode::kUnimplemented);
     EXPECT_EQ(code([](EngineConfig& c) { c.step_log = "/no/such/dir/x"; }).code(),
               StatusCode::kInvalidArgument);

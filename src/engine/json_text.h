@@ -1,4 +1,5 @@
-// Writing small flat JSON objects: the step log, configurations, batch answers. Reading is nlohmann's.
+// Writing small flat JSON objects: the step log, configurations, batch answers. Reading is
+// nlohmann's.
 #pragma once
 
 #include <cstdint>

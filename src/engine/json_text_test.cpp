@@ -19,7 +19,8 @@ TEST(JsonText, StringsReadBack) {
 }
 
 TEST(JsonText, BrokenUtf8BecomesReplacementCharacters) {
-    for (const char* text : {"\xff", "a\xc3", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe4\xb8"}) {
+    for (const char* text :
+         {"\xff", "a\xc3", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe4\xb8"}) {
         const auto parsed = nlohmann::json::parse(json_string(text), nullptr, false);
         ASSERT_TRUE(parsed.is_string()) << text;
         EXPECT_NE(parsed.get<std::string>().find("\xEF\xBF\xBD"), std::string::npos);
@@ -37,7 +38,11 @@ TEST(JsonText, NumbersKeepTheirBits) {
 
 TEST(JsonText, ObjectsAreOneValidLine) {
     JsonLine j;
-    j.text("a\"b", "c\nd").integer("n", -5).number("x", 0.5).boolean("t", true).raw("l", json_ids({1, 2}));
+    j.text("a\"b", "c\nd")
+        .integer("n", -5)
+        .number("x", 0.5)
+        .boolean("t", true)
+        .raw("l", json_ids({1, 2}));
     EXPECT_EQ(j.str().find('\n'), std::string::npos);
     const auto parsed = nlohmann::json::parse(j.str());
     EXPECT_EQ(parsed["a\"b"], "c\nd");

@@ -24,10 +24,8 @@ KvBlockSpace::KvBlockSpace(const KvBlockSpaceOptions& options)
 void KvBlockSpace::open(SequenceBlocks& seq, const std::string& tenant, const std::string& salt) {
     DI_CHECK(seq.handle == 0 && seq.ids.empty());
     seq.handle = ++last_handle_;
-    roots_[seq.handle] = root_key(options_.model_fingerprint,
-                                  options_.layout_fingerprint,
-                                  "",
-                                  salt_id("", tenant, salt));
+    roots_[seq.handle] = root_key(
+        options_.model_fingerprint, options_.layout_fingerprint, "", salt_id("", tenant, salt));
 }
 
 PrefixFound KvBlockSpace::find_prefix(SequenceBlocks& seq, std::span<const int32_t> tokens) {
@@ -51,7 +49,8 @@ void KvBlockSpace::begin(SequenceBlocks& seq, const PrefixMatch& match, int64_t 
 
 void KvBlockSpace::refresh(SequenceBlocks& seq) const {
     const std::vector<int32_t>& table = manager_.block_table(seq.handle);
-    seq.ids.insert(seq.ids.end(), table.begin() + static_cast<int64_t>(seq.ids.size()), table.end());
+    seq.ids.insert(
+        seq.ids.end(), table.begin() + static_cast<int64_t>(seq.ids.size()), table.end());
 }
 
 void KvBlockSpace::adopt(SequenceBlocks& seq, std::span<const int32_t> tokens, int64_t num_tokens) {
@@ -81,7 +80,9 @@ int64_t KvBlockSpace::fork(const SequenceBlocks& from,
     return static_cast<int64_t>(match.block_ids.size());
 }
 
-void KvBlockSpace::commit(SequenceBlocks& seq, std::span<const int32_t> tokens, int64_t num_computed) {
+void KvBlockSpace::commit(SequenceBlocks& seq,
+                          std::span<const int32_t> tokens,
+                          int64_t num_computed) {
     manager_.commit(seq.handle, tokens.first(static_cast<size_t>(num_computed)));
 }
 

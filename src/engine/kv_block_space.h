@@ -13,7 +13,8 @@ struct KvBlockSpaceOptions {
     int64_t num_blocks = 0;
     int block_tokens = 128;
     int64_t max_num_seqs = 64;
-    CacheKey model_fingerprint{};   ///< the index lives and dies with the process: any name of the model
+    CacheKey
+        model_fingerprint{};  ///< the index lives and dies with the process: any name of the model
     CacheKey layout_fingerprint{};  ///< row formats and whatever else changes stored bytes
     bool exact = true;              ///< adopt only blocks with the bits of a cold run
     EvictionPolicy eviction = EvictionPolicy::kAdaptive;
@@ -35,7 +36,9 @@ class KvBlockSpace final : public BlockSpace {
                  SequenceBlocks& to,
                  std::span<const int32_t> tokens,
                  int64_t num_tokens) override;
-    void commit(SequenceBlocks& seq, std::span<const int32_t> tokens, int64_t num_computed) override;
+    void commit(SequenceBlocks& seq,
+                std::span<const int32_t> tokens,
+                int64_t num_computed) override;
     void release(SequenceBlocks& seq) override;
     void check() const override { manager_.check(); }
 

@@ -1,5 +1,5 @@
-// ModelRunner: the StepExecutor that runs the real model. Flattens a plan to a Batch, runs forward(),
-// samples. Keeps per slot what sampling looks back on.
+// ModelRunner: the StepExecutor that runs the real model. Flattens a plan to a Batch, runs
+// forward(), samples. Keeps per slot what sampling looks back on.
 #pragma once
 
 #include <deque>
@@ -19,7 +19,10 @@ namespace deepinfer {
 class ModelRunner final : public StepExecutor {
   public:
     /// model, cache and clock outlive it. `eos_token_id` is what min_tokens bans.
-    ModelRunner(DeepseekV41& model, const CacheView& cache, int32_t eos_token_id, const Clock& clock);
+    ModelRunner(DeepseekV41& model,
+                const CacheView& cache,
+                int32_t eos_token_id,
+                const Clock& clock);
     ~ModelRunner() override;
 
     void launch(std::shared_ptr<const StepPlan> plan) override;
@@ -40,9 +43,9 @@ class ModelRunner final : public StepExecutor {
     struct RowJob {
         size_t chunk = 0;
         int64_t logit_row = 0;
-        int32_t position = 0;       ///< of the input row
-        bool sample = false;        ///< else: log-probability of the known next token
-        size_t prompt_at = 0;       ///< index into the chunk's prompt_logprobs
+        int32_t position = 0;  ///< of the input row
+        bool sample = false;   ///< else: log-probability of the known next token
+        size_t prompt_at = 0;  ///< index into the chunk's prompt_logprobs
         const int32_t* mask = nullptr;
     };
 

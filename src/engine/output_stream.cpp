@@ -3,7 +3,9 @@
 namespace deepinfer {
 
 OutputStream::OutputStream(const Tokenizer& tokenizer, const SamplingParams& sampling)
-    : stops_(sampling.stop), decoder_(tokenizer), matcher_(sampling.stop, sampling.include_stop_str) {}
+    : stops_(sampling.stop),
+      decoder_(tokenizer),
+      matcher_(sampling.stop, sampling.include_stop_str) {}
 
 std::string OutputStream::push(int32_t token, FinishReason* reason) {
     std::string text;

@@ -18,8 +18,8 @@ class OutputStream {
     OutputStream(const Tokenizer& tokenizer, const SamplingParams& sampling);
 
     /// Text that the token settled. `reason` is why the token ends the sequence, if it does; a stop
-    /// string found here makes it kStop. A token that is itself the stop (end of sequence, stop id) adds
-    /// no text. With an end everything held is released.
+    /// string found here makes it kStop. A token that is itself the stop (end of sequence, stop id)
+    /// adds no text. With an end everything held is released.
     std::string push(int32_t token, FinishReason* reason);
 
     /// The sequence ends without a token: releases what is held.

@@ -10,8 +10,7 @@ namespace deepinfer {
 namespace {
 
 const Tokenizer& demo_tokenizer() {
-    static const Tokenizer t =
-        std::move(Tokenizer::load(testing::checkpoint_path("demo"))).value();
+    static const Tokenizer t = std::move(Tokenizer::load(testing::checkpoint_path("demo"))).value();
     return t;
 }
 
@@ -32,7 +31,9 @@ struct Streamed {
     size_t tokens = 0;
 };
 
-Streamed stream(const std::vector<int32_t>& ids, const SamplingParams& params, FinishReason at_end) {
+Streamed stream(const std::vector<int32_t>& ids,
+                const SamplingParams& params,
+                FinishReason at_end) {
     OutputStream s(demo_tokenizer(), params);
     Streamed out;
     for (const int32_t id : ids) {

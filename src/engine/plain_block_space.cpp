@@ -10,7 +10,9 @@ namespace {
 class PlainBlockSpace final : public BlockSpace {
   public:
     PlainBlockSpace(int64_t num_blocks, int block_tokens)
-        : num_blocks_(num_blocks), block_tokens_(block_tokens), users_(static_cast<size_t>(num_blocks)) {
+        : num_blocks_(num_blocks),
+          block_tokens_(block_tokens),
+          users_(static_cast<size_t>(num_blocks)) {
         for (int64_t i = num_blocks - 1; i >= 0; --i) free_.push_back(static_cast<int32_t>(i));
     }
 

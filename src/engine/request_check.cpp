@@ -7,12 +7,14 @@ namespace deepinfer {
 Status check_request(const Request& request, const ModelInfo& info, int32_t image_token_id) {
     constexpr size_t kMaxSaltBytes = 256;
     if (request.prompt_token_ids.empty()) {
-        return Status(StatusCode::kInvalidArgument,
-                      "prompt_token_ids is empty, expected at least one id (the BOS token at least)");
+        return Status(
+            StatusCode::kInvalidArgument,
+            "prompt_token_ids is empty, expected at least one id (the BOS token at least)");
     }
     for (size_t i = 0; i < request.prompt_token_ids.size(); ++i) {
         const int32_t id = request.prompt_token_ids[i];
-        const std::string where = "prompt_token_ids[" + std::to_string(i) + "] is " + std::to_string(id);
+        const std::string where =
+            "prompt_token_ids[" + std::to_string(i) + "] is " + std::to_string(id);
         if (id < 0 || id >= info.vocab_size) {
             return Status(StatusCode::kInvalidArgument,
                           where + ", expected 0 to " + std::to_string(info.vocab_size - 1));

@@ -33,7 +33,8 @@ Reader number(const char* name, T SamplingParams::*field) {
 
 bool read_int(const Json& v, int64_t lo, int64_t hi, int64_t* out) {
     if (!v.is_number_integer()) return false;
-    if (v.is_number_unsigned() && v.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+    if (v.is_number_unsigned() &&
+        v.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
         return false;
     }
     *out = v.get<int64_t>();
@@ -157,7 +158,8 @@ Status read_allowed(const Json& v, SamplingParams* p) {
 
 Status read_stop_ids(const Json& v, SamplingParams* p) {
     p->stop_token_ids.clear();
-    if (!read_ids(v, &p->stop_token_ids)) return wrong("stop_token_ids", v, "an array of token ids");
+    if (!read_ids(v, &p->stop_token_ids))
+        return wrong("stop_token_ids", v, "an array of token ids");
     return {};
 }
 

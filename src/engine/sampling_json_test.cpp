@@ -42,7 +42,8 @@ TEST(SamplingJson, EveryMemberIsRead) {
 
 TEST(SamplingJson, NullAndAbsentAreDefaults) {
     EXPECT_TRUE(sampling_params_from_json("{}").value() == SamplingParams());
-    EXPECT_TRUE(sampling_params_from_json(R"({"temperature":null,"n":null})").value() == SamplingParams());
+    EXPECT_TRUE(sampling_params_from_json(R"({"temperature":null,"n":null})").value() ==
+                SamplingParams());
     EXPECT_EQ(sampling_params_from_json(R"({"stop":"x"})")->stop, std::vector<std::string>{"x"});
 }
 

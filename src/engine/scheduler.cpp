@@ -12,7 +12,9 @@ std::tuple<int, uint64_t, int32_t> rank_of(const Sequence& s) {
     return {s.spec.priority, s.arrival, s.spec.index};
 }
 
-bool is_prompt_chunk(const ChunkPlan& c, const Sequence& s) { return c.start_pos < s.prompt_len; }
+bool is_prompt_chunk(const ChunkPlan& c, const Sequence& s) {
+    return c.start_pos < s.prompt_len;
+}
 
 }  // namespace
 
@@ -36,12 +38,14 @@ Status Scheduler::check_fits(int64_t prompt_len, const SamplingParams& sampling)
     const int64_t wanted = sampling.max_tokens.value_or(1);
     if (wanted <= config_.max_model_len && prompt_len <= config_.max_model_len - wanted) return {};
     std::string what = "prompt of " + std::to_string(prompt_len) + " tokens";
-    what += sampling.max_tokens ? " + max_tokens " + std::to_string(wanted) : " + one token to generate";
+    what += sampling.max_tokens ? " + max_tokens " + std::to_string(wanted)
+                                : " + one token to generate";
     what += " exceeds the context length of " + std::to_string(config_.max_model_len) + " tokens";
     const int64_t pool = blocks_.total_blocks() * blocks_.block_tokens();
     if (blocks_of(prompt_len) + 1 > blocks_.total_blocks()) {
-        what += "; it can never fit: the cache pool holds " + std::to_string(blocks_.total_blocks()) +
-                " blocks = " + std::to_string(pool) + " tokens";
+        what += "; it can never fit: the cache pool holds " +
+                std::to_string(blocks_.total_blocks()) + " blocks = " + std::to_string(pool) +
+                " tokens";
     }
     return Status(StatusCode::kOutOfRange, what);
 }
@@ -258,7 +262,8 @@ Sequence* Scheduler::owner(int32_t slot, uint32_t epoch) const {
 FinishReason Scheduler::reason_of_token(const Sequence& seq, int32_t token) const {
     const SamplingParams& p = *seq.spec.sampling;
     if (token == config_.eos_token_id && !p.ignore_eos) return FinishReason::kStop;
-    if (std::find(p.stop_token_ids.begin(), p.stop_token_ids.end(), token) != p.stop_token_ids.end()) {
+    if (std::find(p.stop_token_ids.begin(), p.stop_token_ids.end(), token) !=
+        p.stop_token_ids.end()) {
         return FinishReason::kStop;
     }
     const bool full = static_cast<int64_t>(seq.tokens.size()) >= seq.max_total;

@@ -6,10 +6,10 @@
 //   plan_step()      decodes first, then running prompts, then admissions, within the token budget
 //   finish_step()    appends tokens, ends sequences, makes blocks findable
 //
-// plan_step() may be called once more before the step before is finished (the asynchronous loop): it
-// plans from upper bounds, a token in flight is kLastSampled. A sequence that turns out to have ended
-// has a row too many in that step (a zombie); its result is dropped by comparing epochs.
-// The parts of plan_step stand in actions/: decode, prefill, admit, fork, preempt.
+// plan_step() may be called once more before the step before is finished (the asynchronous loop):
+// it plans from upper bounds, a token in flight is kLastSampled. A sequence that turns out to have
+// ended has a row too many in that step (a zombie); its result is dropped by comparing epochs. The
+// parts of plan_step stand in actions/: decode, prefill, admit, fork, preempt.
 #pragma once
 
 #include <cstdint>
@@ -41,9 +41,10 @@ struct SchedulerConfig {
     bool prefix_caching = true;
     ReplayKind replay = ReplayKind::kExact;  ///< after a prefix hit (kvcache/replay.h)
     ReplayGeometry replay_geometry;
-    int chunk_align = 1;          ///< lcm of the compression ratios: whole groups where it costs nothing
-    int lookback = 3;             ///< ids before a chunk that Engram reads
-    /// Tests: sequences that decode and for which this says true are preempted before the step is planned.
+    int chunk_align = 1;  ///< lcm of the compression ratios: whole groups where it costs nothing
+    int lookback = 3;     ///< ids before a chunk that Engram reads
+    /// Tests: sequences that decode and for which this says true are preempted before the step is
+    /// planned.
     std::function<bool(uint64_t step, const Sequence&)> force_preempt;
 };
 
@@ -53,14 +54,16 @@ struct SchedulerStats {
     int64_t prefix_query_tokens = 0, prefix_hit_tokens = 0, replayed_tokens = 0, preemptions = 0;
 };
 
-/// Hears what finish_step and abort decided. Calls come from inside those functions and must not call
-/// the scheduler.
+/// Hears what finish_step and abort decided. Calls come from inside those functions and must not
+/// call the scheduler.
 class ScheduleSink {
   public:
     virtual ~ScheduleSink() = default;
-    /// A token was appended (it is seq.tokens.back()). `reason` says whether it ends the sequence by id
-    /// or length; the sink may end it by text: what it returns counts.
-    virtual FinishReason on_token(const Sequence& seq, const ChunkResult& result, FinishReason reason) = 0;
+    /// A token was appended (it is seq.tokens.back()). `reason` says whether it ends the sequence
+    /// by id or length; the sink may end it by text: what it returns counts.
+    virtual FinishReason on_token(const Sequence& seq,
+                                  const ChunkResult& result,
+                                  FinishReason reason) = 0;
     /// Prompt rows were committed. Comes before on_token of the same step.
     virtual void on_prefill(const Sequence& seq, const ChunkResult& result) = 0;
     /// The sequence has ended otherwise than by a token: abort or empty mask.
@@ -81,11 +84,12 @@ class Scheduler {
     /// prompts). The first computes the prompt, the others go on from it.
     void add(std::vector<SequenceSpec> specs);
 
-    /// Ends all sub-sequences of a request now; the sink hears of each. Unknown requests are ignored.
+    /// Ends all sub-sequences of a request now; the sink hears of each. Unknown requests are
+    /// ignored.
     void abort(uint64_t request, ScheduleSink& sink);
 
-    /// The next step. May be empty: nothing to run, or all that runs waits for results in flight; then
-    /// it needs no launch.
+    /// The next step. May be empty: nothing to run, or all that runs waits for results in flight;
+    /// then it needs no launch.
     std::shared_ptr<const StepPlan> plan_step();
     /// Results of the oldest planned, unfinished, not empty step.
     void finish_step(const StepResult& result, ScheduleSink& sink);
@@ -143,16 +147,16 @@ class Scheduler {
     WaitingQueue queue_;
     TenantCounters tenants_;
     std::unordered_map<uint64_t, std::vector<std::unique_ptr<Sequence>>> sequences_;
-    std::vector<Sequence*> running_;      ///< by (priority, arrival, index)
-    std::vector<Sequence*> slot_owner_;   ///< [max_num_seqs]
-    std::vector<uint32_t> slot_epoch_;    ///< [max_num_seqs]
-    std::set<int32_t> free_slots_;        ///< lowest first: rings that were never touched stay so
+    std::vector<Sequence*> running_;     ///< by (priority, arrival, index)
+    std::vector<Sequence*> slot_owner_;  ///< [max_num_seqs]
+    std::vector<uint32_t> slot_epoch_;   ///< [max_num_seqs]
+    std::set<int32_t> free_slots_;       ///< lowest first: rings that were never touched stay so
     std::deque<std::shared_ptr<const StepPlan>> in_flight_;
     int64_t num_siblings_ = 0;
     uint64_t next_arrival_ = 0;
     uint64_t next_step_ = 1;
-    double reserve_ratio_ = 0.7;          ///< share of the expected output that admission reserves
-    double mean_output_ = 256;            ///< moving mean of finished outputs
+    double reserve_ratio_ = 0.7;  ///< share of the expected output that admission reserves
+    double mean_output_ = 256;    ///< moving mean of finished outputs
     SchedulerStats stats_;
 };
 

@@ -36,27 +36,27 @@ struct SequenceSpec {
 };
 
 enum class SequenceState {
-    kWaiting,   ///< in the queue, new or preempted
-    kSibling,   ///< waits for sub-sequence 0 to compute the shared prompt
-    kRunning,   ///< holds a slot
+    kWaiting,  ///< in the queue, new or preempted
+    kSibling,  ///< waits for sub-sequence 0 to compute the shared prompt
+    kRunning,  ///< holds a slot
     kFinished,
 };
 
 /// Owned by the scheduler, touched by its thread only.
 ///
-/// Positions: [0, computed) are committed, [computed, scheduled) are in launched steps. tokens holds the
-/// committed ids; with a sample in flight one more exists that only the executor knows yet.
-/// Always: computed <= scheduled <= total(), and computed <= tokens.size().
+/// Positions: [0, computed) are committed, [computed, scheduled) are in launched steps. tokens
+/// holds the committed ids; with a sample in flight one more exists that only the executor knows
+/// yet. Always: computed <= scheduled <= total(), and computed <= tokens.size().
 struct Sequence {
     SequenceSpec spec;
     SequenceState state = SequenceState::kWaiting;
     std::vector<int32_t> tokens;  ///< prompt, then committed outputs
     int64_t prompt_len = 0;
-    int64_t max_total = 0;        ///< prompt + max_tokens, at most max_model_len
-    uint64_t arrival = 0;         ///< order of submission
+    int64_t max_total = 0;  ///< prompt + max_tokens, at most max_model_len
+    uint64_t arrival = 0;   ///< order of submission
     int64_t arrival_us = 0;
     int64_t first_scheduled_us = -1;
-    int64_t cached_tokens = -1;   ///< prefix hit of the first admission; −1 before it
+    int64_t cached_tokens = -1;  ///< prefix hit of the first admission; −1 before it
 
     int32_t slot = -1;
     uint32_t epoch = 0;
@@ -66,9 +66,9 @@ struct Sequence {
     int32_t samples_in_flight = 0;
     int64_t window_floor = 0;
     int64_t write_from = 0;
-    uint64_t last_step = 0;       ///< when a row of it was last planned
+    uint64_t last_step = 0;          ///< when a row of it was last planned
     bool waited_for_prefix = false;  ///< once per sequence
-    int64_t charged = 0;          ///< positions already charged to the tenant
+    int64_t charged = 0;             ///< positions already charged to the tenant
 
     std::vector<Sequence*> siblings;  ///< of sub-sequence 0: those that wait for its prompt
     Sequence* leader = nullptr;       ///< of a waiting sibling

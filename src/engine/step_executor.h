@@ -8,28 +8,28 @@
 
 namespace deepinfer {
 
-/// Steps run strictly in launch order: a block or slot that is handed on in step n+1 is written there
-/// after everything that step n did with it. The scheduler relies on this when it frees at once.
-/// One thread calls an executor.
+/// Steps run strictly in launch order: a block or slot that is handed on in step n+1 is written
+/// there after everything that step n did with it. The scheduler relies on this when it frees at
+/// once. One thread calls an executor.
 class StepExecutor {
   public:
     virtual ~StepExecutor() = default;
 
-    /// Starts the step: forks, forward, and sampling of rows without a mask. The plan stays valid until
-    /// it is collected. At most two steps are launched and not yet collected.
+    /// Starts the step: forks, forward, and sampling of rows without a mask. The plan stays valid
+    /// until it is collected. At most two steps are launched and not yet collected.
     virtual void launch(std::shared_ptr<const StepPlan> plan) = 0;
 
-    /// Second launch, exactly once after launch() of a plan with num_constrained > 0 and before the next
-    /// launch(): samples the constrained rows. Their masks depend on the step before, so that its commit
-    /// runs while this step's forward does.
+    /// Second launch, exactly once after launch() of a plan with num_constrained > 0 and before the
+    /// next launch(): samples the constrained rows. Their masks depend on the step before, so that
+    /// its commit runs while this step's forward does.
     virtual void launch_sampling(std::vector<RowMask> masks) = 0;
 
     /// Waits for the oldest launched step.
     virtual StepResult collect() = 0;
 };
 
-/// Runs an executor on a thread of its own, so that launch() returns at once. This is what makes the
-/// asynchronous loop asynchronous on a host backend. Destroying it waits for what was launched.
+/// Runs an executor on a thread of its own, so that launch() returns at once. This is what makes
+/// the asynchronous loop asynchronous on a host backend. Destroying it waits for what was launched.
 std::unique_ptr<StepExecutor> make_threaded_executor(StepExecutor& inner);
 
 }  // namespace deepinfer

@@ -17,7 +17,9 @@ Result<std::unique_ptr<StepLog>> StepLog::open(const std::string& path) {
     return std::unique_ptr<StepLog>(new StepLog(file));
 }
 
-StepLog::~StepLog() { std::fclose(file_); }
+StepLog::~StepLog() {
+    std::fclose(file_);
+}
 
 void StepLog::write(const StepPlan& plan,
                     const StepResult& result,

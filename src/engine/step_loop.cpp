@@ -6,8 +6,14 @@ namespace {
 /// Shared parts: planning and finishing with a stop-watch.
 class LoopBase : public StepLoop {
   public:
-    LoopBase(Scheduler& scheduler, StepExecutor& executor, const Clock& clock, StepObserver observer)
-        : scheduler_(scheduler), executor_(executor), clock_(clock), observer_(std::move(observer)) {}
+    LoopBase(Scheduler& scheduler,
+             StepExecutor& executor,
+             const Clock& clock,
+             StepObserver observer)
+        : scheduler_(scheduler),
+          executor_(executor),
+          clock_(clock),
+          observer_(std::move(observer)) {}
 
   protected:
     struct Launched {
@@ -69,7 +75,8 @@ class AsyncLoop final : public LoopBase {
         if (!launches && !flying_.plan) return false;
         if (launches) executor_.launch(next.plan);
         if (flying_.plan) finish(flying_, sink);
-        // The masks of this step needed the tokens of the one before; unconstrained rows did not wait.
+        // The masks of this step needed the tokens of the one before; unconstrained rows did not
+        // wait.
         if (next.plan->num_constrained > 0) {
             executor_.launch_sampling(scheduler_.fill_masks(*next.plan));
         }

@@ -1,7 +1,8 @@
 // The two ways to run steps. Both give the same tokens; a test holds them to it.
 //
 //   plain   plan, launch, wait, finish
-//   async   plan and launch step n+1 while step n runs, then wait for n and finish it: the scheduler,
+//   async   plan and launch step n+1 while step n runs, then wait for n and finish it: the
+//   scheduler,
 //           text and callbacks cost no device time
 #pragma once
 

@@ -18,7 +18,8 @@ std::string StepPlan::to_json() const {
         JsonLine j;
         j.integer("slot", s.slot).integer("epoch", s.epoch);
         j.integer("request", static_cast<int64_t>(s.request)).integer("index", s.index);
-        j.integer("prompt_len", s.prompt_len).integer("tokens", static_cast<int64_t>(s.tokens.size()));
+        j.integer("prompt_len", s.prompt_len)
+            .integer("tokens", static_cast<int64_t>(s.tokens.size()));
         j.text("seed", std::to_string(s.seed));
         starts_json += j.str();
     }
@@ -31,7 +32,9 @@ std::string StepPlan::to_json() const {
             blocks += "[" + std::to_string(from) + "," + std::to_string(to) + "]";
         }
         JsonLine j;
-        j.integer("from_slot", f.from_slot).integer("to_slot", f.to_slot).raw("blocks", blocks + "]");
+        j.integer("from_slot", f.from_slot)
+            .integer("to_slot", f.to_slot)
+            .raw("blocks", blocks + "]");
         forks_json += j.str();
     }
     std::string chunks_json = "[";

@@ -1,8 +1,8 @@
 // StepPlan: what one step does, as plain data. It can be printed, compared, kept and replayed.
 //
-// The scheduler writes it, a StepExecutor carries it out. Between steps the executor keeps, per slot,
-// what earlier plans told it (tokens, sampler state, window rings), so a plan is only the difference.
-// Replaying a list of plans on a fresh executor gives the same results.
+// The scheduler writes it, a StepExecutor carries it out. Between steps the executor keeps, per
+// slot, what earlier plans told it (tokens, sampler state, window rings), so a plan is only the
+// difference. Replaying a list of plans on a fresh executor gives the same results.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@
 
 namespace deepinfer {
 
-/// Input id of a row whose token is sampled by the step before: the executor takes the slot's last one.
+/// Input id of a row whose token is sampled by the step before: the executor takes the slot's last
+/// one.
 inline constexpr int32_t kLastSampled = -1;
 
 /// A slot starts to serve a sequence, anew (epoch): the executor forgets what the slot held before.
@@ -24,17 +25,18 @@ struct SlotStart {
     int32_t slot = 0;
     uint32_t epoch = 0;
     uint64_t request = 0;
-    int32_t index = 0;             ///< sub-sequence, enters the random numbers
+    int32_t index = 0;  ///< sub-sequence, enters the random numbers
     int64_t prompt_len = 0;
-    std::vector<int32_t> tokens;   ///< everything known: the prompt, after a preemption outputs too
+    std::vector<int32_t> tokens;  ///< everything known: the prompt, after a preemption outputs too
     uint64_t seed = 0;
     std::shared_ptr<const SamplingParams> sampling;
 
     bool operator==(const SlotStart& o) const;
 };
 
-/// Copies a slot's window rings and compressor tails, and the blocks that could not be shared, so that
-/// a second sequence can go on from there (n > 1 shares one prompt). Carried out before the rows.
+/// Copies a slot's window rings and compressor tails, and the blocks that could not be shared, so
+/// that a second sequence can go on from there (n > 1 shares one prompt). Carried out before the
+/// rows.
 struct SlotFork {
     int32_t from_slot = 0, to_slot = 0;
     std::vector<std::pair<int32_t, int32_t>> blocks;  ///< (from, to), in order of position
@@ -55,7 +57,8 @@ struct ChunkPlan {
     bool decode = false;             ///< one row that continues an output (statistics)
     bool sample = false;             ///< the last row yields the next token
     bool constrained = false;        ///< sampled in the second launch, under a mask
-    bool prompt_logprobs = false;    ///< every row but a sampled one yields the logprob of its successor
+    bool prompt_logprobs =
+        false;  ///< every row but a sampled one yields the logprob of its successor
 
     int32_t num_rows() const { return static_cast<int32_t>(token_ids.size()); }
     bool operator==(const ChunkPlan&) const = default;
@@ -92,12 +95,13 @@ struct RowMask {
 struct ChunkResult {
     int32_t slot = 0;
     uint32_t epoch = 0;
-    int32_t token = -1;       ///< −1: nothing was sampled
+    int32_t token = -1;  ///< −1: nothing was sampled
     bool sampled = false;
     bool empty_mask = false;  ///< no token was allowed
     bool nan_logits = false;
-    TokenLogprobs logprobs;   ///< if asked
-    std::vector<TokenLogprobs> prompt_logprobs;  ///< of positions start_pos + 1 …, if the plan said so
+    TokenLogprobs logprobs;  ///< if asked
+    std::vector<TokenLogprobs>
+        prompt_logprobs;  ///< of positions start_pos + 1 …, if the plan said so
 };
 
 struct StepResult {

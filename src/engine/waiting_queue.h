@@ -1,8 +1,8 @@
 // WaitingQueue: sequences that hold no slot, and which of them is next.
 //
 // Order: effective class (priority, lowered by one for every age_s seconds of waiting), then the
-// tenant's service counter, then arrival. Within one (priority, tenant) it is first come, first served;
-// a preempted sequence goes back to the front of its line.
+// tenant's service counter, then arrival. Within one (priority, tenant) it is first come, first
+// served; a preempted sequence goes back to the front of its line.
 #pragma once
 
 #include <cstdint>

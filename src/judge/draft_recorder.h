@@ -10,9 +10,9 @@ namespace deepinfer {
 
 class DraftRecorder {
   public:
-    /// `logit_steps`: steps whose draft logits are kept, ascending. `forced` (may be null): draft.tokens
-    /// [num_steps, 1 + block] of another run, taken as predecessors inside a block while the own choices
-    /// are what is stored.
+    /// `logit_steps`: steps whose draft logits are kept, ascending. `forced` (may be null):
+    /// draft.tokens [num_steps, 1 + block] of another run, taken as predecessors inside a block
+    /// while the own choices are what is stored.
     DraftRecorder(LoneSequence& sequence,
                   int64_t num_steps,
                   std::vector<int32_t> logit_steps,

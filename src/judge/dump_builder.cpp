@@ -11,42 +11,40 @@
 namespace deepinfer {
 namespace {
 
-std::string key_of(int layer, const std::string& name) { return layer < 0 ? name : "L" + std::to_string(layer) + "." + name; }
+std::string key_of(int layer, const std::string& name) {
+    return layer < 0 ? name : "L" + std::to_string(layer) + "." + name;
+}
 
 // Sizes of what a dump keeps of the caches (tests/data/golden/README.md, "What a dump holds").
-int64_t window_rows_kept(const ModelConfig& c) { return std::min<int64_t>(c.sliding_window, std::max<int64_t>(16, 16384 / c.head_dim)); }
+int64_t window_rows_kept(const ModelConfig& c) {
+    return std::min<int64_t>(c.sliding_window, std::max<int64_t>(16, 16384 / c.head_dim));
+}
 constexpr int64_t kTailRows = 32;
 constexpr int64_t kAllEntriesElements = 65536;
 
 }  // namespace
 
-// ---- forced choices ------------------------------------------------------------------------------------
+// ---- forced choices
+// ------------------------------------------------------------------------------------
 
-Status ForcedChoices::load(const std::vector<std::string>& paths, bool decode, const ModelConfig& config) {
+Status ForcedChoices::load(const std::vector<std::string>& paths,
+                           const ModelConfig& config,
+                           const PhaseShape& phase) {
     for (const std::string& path : paths) {
         Result<TensorMap> file = read_tensor_file(path);
         if (!file.ok()) return file.status();
         const bool is_decode = file->count("prompt_ids") > 0;
-        if (is_decode != decode) continue;
+        if (is_decode != phase.decode) continue;
         for (auto& [name, t] : file.value()) {
-            const bool choice = name.ends_with(".expert_ids") || name.ends_with(".topk_mask") || name.ends_with(".candidate_mask") ||
+            const bool choice = name.ends_with(".expert_ids") || name.ends_with(".topk_mask") ||
+                                name.ends_with(".candidate_mask") ||
                                 name.ends_with(".topk_steps") || name == "draft.tokens";
-            if (choice && t.shape.size() <= 2) tensors_[name] = std::move(t);
+            if (choice) tensors_[name] = std::move(t);
         }
     }
+    DI_RETURN_IF_ERROR(check_choices(tensors_, config, phase));
     for (auto& [name, t] : tensors_) {
-        if (!name.ends_with(".expert_ids")) continue;
-        Result<std::vector<int32_t>> ids = int_values(t, name);
-        if (!ids.ok()) return ids.status();
-        for (int32_t id : ids.value()) {
-            if (id < 0 || id >= config.n_routed_experts) {
-                return Status(StatusCode::kInvalidFile, name + " holds expert " + std::to_string(id) + " of " + std::to_string(config.n_routed_experts));
-            }
-        }
-        if (t.shape.size() != 2 || t.dim(1) != config.num_experts_per_tok) {
-            return Status(StatusCode::kInvalidFile, name + " must be [rows, " + std::to_string(config.num_experts_per_tok) + "]");
-        }
-        t = i32_tensor(t.shape, ids.value());
+        if (name.ends_with(".expert_ids")) t = i32_tensor(t.shape, int_values(t, name).value());
     }
     const auto drafts = tensors_.find("draft.tokens");
     if (drafts == tensors_.end()) return {};
@@ -55,11 +53,16 @@ Status ForcedChoices::load(const std::vector<std::string>& paths, bool decode, c
     if (!ids.ok()) return ids.status();
     for (int32_t id : ids.value()) {
         if (id < 0 || id >= config.vocab_size) {
-            return Status(StatusCode::kInvalidFile, "draft.tokens holds id " + std::to_string(id) + ", the vocabulary has " + std::to_string(config.vocab_size));
+            return Status(StatusCode::kInvalidFile,
+                          "draft.tokens holds id " + std::to_string(id) + ", the vocabulary has " +
+                              std::to_string(config.vocab_size));
         }
     }
     if (t.shape.size() != 2 || t.dim(1) != 1 + config.dspark_block_size) {
-        return Status(StatusCode::kInvalidFile, "draft.tokens must be [steps, " + std::to_string(1 + config.dspark_block_size) + "]: the anchor and a block");
+        return Status(StatusCode::kInvalidFile,
+                      "draft.tokens must be [steps, " +
+                          std::to_string(1 + config.dspark_block_size) +
+                          "]: the anchor and a block");
     }
     t = i32_tensor(t.shape, ids.value());
     return {};
@@ -70,8 +73,11 @@ const NamedTensor* ForcedChoices::draft_tokens() const {
     return it == tensors_.end() ? nullptr : &it->second;
 }
 
-void ForcedChoices::apply(const std::string& name, int layer, int64_t row, const Tensor& choice, Backend& backend) const {
-    const std::string stored = name == "expert_ids" ? name : name == "topk" ? "topk_mask" : "candidate_mask";
+void ForcedChoices::apply(
+    const std::string& name, int layer, int64_t row, const Tensor& choice, Backend& backend) const {
+    const std::string stored = name == "expert_ids" ? name
+                               : name == "topk"     ? "topk_mask"
+                                                    : "candidate_mask";
     const auto it = tensors_.find(key_of(layer, stored));
     if (it == tensors_.end()) return;
     const NamedTensor& t = it->second;
@@ -101,17 +107,23 @@ void ForcedChoices::apply(const std::string& name, int layer, int64_t row, const
         std::fill_n(out, k, -1);
         int64_t n = 0;
         for (int64_t j = 0; j < width * 8 && n < k; ++j) {
-            if ((t.bytes[static_cast<size_t>(at * width + j / 8)] >> (j % 8)) & 1) out[n++] = static_cast<int32_t>(j);
+            if ((t.bytes[static_cast<size_t>(at * width + j / 8)] >> (j % 8)) & 1)
+                out[n++] = static_cast<int32_t>(j);
         }
     }
     backend.device().copy_to_device(backend.device().stream(), choice.data, raw.data(), raw.size());
     backend.device().stream().synchronize();
 }
 
-// ---- builder -------------------------------------------------------------------------------------------
+// ---- builder
+// -------------------------------------------------------------------------------------------
 
 DumpBuilder::DumpBuilder(LoneSequence& sequence, const Phase& phase, const ForcedChoices& forced)
-    : sequence_(sequence), config_(sequence.model().config()), backend_(sequence.model().backend()), phase_(phase), forced_(forced) {
+    : sequence_(sequence),
+      config_(sequence.model().config()),
+      backend_(sequence.model().backend()),
+      phase_(phase),
+      forced_(forced) {
     stored_.assign(static_cast<size_t>(phase_.num_rows), 0);
     for (int32_t r : phase_.rows) stored_[static_cast<size_t>(r)] = 1;
     const auto n = static_cast<size_t>(phase_.num_rows);
@@ -123,7 +135,9 @@ DumpBuilder::DumpBuilder(LoneSequence& sequence, const Phase& phase, const Force
 ForwardHooks DumpBuilder::hooks(int64_t first) {
     base_ = first;
     ForwardHooks h;
-    h.observe = [this](const char* name, int layer, int64_t row, const Tensor& value) { observe(name, layer, base_ + row, value); };
+    h.observe = [this](const char* name, int layer, int64_t row, const Tensor& value) {
+        observe(name, layer, base_ + row, value);
+    };
     if (!forced_.empty()) {
         h.replace = [this](const char* name, int layer, int64_t row, const Tensor& choice) {
             forced_.apply(name, layer, base_ + row, choice, backend_);
@@ -133,20 +147,41 @@ ForwardHooks DumpBuilder::hooks(int64_t first) {
 }
 
 void DumpBuilder::observe(const char* name_chars, int layer, int64_t first, const Tensor& value) {
-    static const std::set<std::string> kRowTensors = {"attn_pre", "attn_post", "attn_comb", "ffn_pre", "ffn_post", "ffn_comb", "attn_o",
-                                                      "attn_out", "moe_out", "x", "engram_out", "main_hidden", "q"};
+    static const std::set<std::string> kRowTensors = {"attn_pre",
+                                                      "attn_post",
+                                                      "attn_comb",
+                                                      "ffn_pre",
+                                                      "ffn_post",
+                                                      "ffn_comb",
+                                                      "attn_o",
+                                                      "attn_out",
+                                                      "moe_out",
+                                                      "x",
+                                                      "engram_out",
+                                                      "main_hidden",
+                                                      "q"};
     const std::string name = name_chars;
-    const int first_source = config_.kv_source_layer_ids.empty() ? -1 : static_cast<int>(config_.kv_source_layer_ids[0]);
+    const int first_source =
+        config_.kv_source_layer_ids.empty() ? -1 : static_cast<int>(config_.kv_source_layer_ids[0]);
     if (name == "expert_ids" || name == "expert_weights" || name == "engram_hash") {
         keep_rows(key_of(layer, name), first, value, true);
     } else if (name == "topk") {
-        keep_mask(key_of(layer, "topk_mask"), first, value, entries_at_end(config_.ratio(layer)), wanted_steps(layer));
+        keep_mask(key_of(layer, "topk_mask"),
+                  first,
+                  value,
+                  entries_at_end(config_.ratio(layer)),
+                  wanted_steps(layer));
     } else if (name == "candidate_blocks") {
         const int64_t size = config_.candidate_block_size;
-        keep_mask(key_of(layer, "candidate_mask"), first, value, (entries_at_end(config_.ratio(layer)) + size - 1) / size, wanted_steps(layer));
+        keep_mask(key_of(layer, "candidate_mask"),
+                  first,
+                  value,
+                  (entries_at_end(config_.ratio(layer)) + size - 1) / size,
+                  wanted_steps(layer));
     } else if (phase_.decode) {
         // Of the streams, decode keeps the first layer, the first kv source and the last layer.
-        if (name == "x" && (layer == 0 || layer == first_source || layer == config_.num_hidden_layers - 1)) {
+        if (name == "x" &&
+            (layer == 0 || layer == first_source || layer == config_.num_hidden_layers - 1)) {
             keep_rows(key_of(layer, name), first, value, true);
         }
     } else if (name == "index_score") {
@@ -160,7 +195,10 @@ void DumpBuilder::observe(const char* name_chars, int layer, int64_t first, cons
     }
 }
 
-void DumpBuilder::keep_rows(const std::string& key, int64_t first, const Tensor& value, bool all_rows) {
+void DumpBuilder::keep_rows(const std::string& key,
+                            int64_t first,
+                            const Tensor& value,
+                            bool all_rows) {
     Series& s = series_[key];
     const bool is_bf16 = value.dtype == DType::kBF16, is_int = value.dtype == DType::kI32;
     s.dtype = is_bf16 ? "BF16" : is_int ? "I32" : "F32";
@@ -176,11 +214,16 @@ void DumpBuilder::keep_rows(const std::string& key, int64_t first, const Tensor&
     const int64_t row_bytes = width * (is_bf16 ? 2 : 4);
     for (int64_t i = 0; i < value.dim(0); ++i) {
         if (!all_rows && stored_[static_cast<size_t>(first + i)] == 0) continue;
-        s.bytes.insert(s.bytes.end(), raw.begin() + i * row_bytes, raw.begin() + (i + 1) * row_bytes);
+        s.bytes.insert(
+            s.bytes.end(), raw.begin() + i * row_bytes, raw.begin() + (i + 1) * row_bytes);
     }
 }
 
-void DumpBuilder::keep_mask(const std::string& key, int64_t first, const Tensor& lists, int64_t bits, const std::vector<uint8_t>& wanted) {
+void DumpBuilder::keep_mask(const std::string& key,
+                            int64_t first,
+                            const Tensor& lists,
+                            int64_t bits,
+                            const std::vector<uint8_t>& wanted) {
     Series& s = series_[key];
     const int64_t width = (bits + 7) / 8, k = lists.dim(1);
     s.dtype = "U8";
@@ -208,7 +251,8 @@ void DumpBuilder::keep_scores(int layer, int64_t first, const Tensor& scores) {
         if (stored_[static_cast<size_t>(first + i)] == 0) continue;
         const std::vector<double> d = acc_to_host(backend_, scores.rows(i, i + 1));
         std::vector<float> row(static_cast<size_t>(total), -std::numeric_limits<float>::infinity());
-        for (int64_t j = 0; j < n; ++j) row[static_cast<size_t>(j)] = static_cast<float>(d[static_cast<size_t>(j)]);
+        for (int64_t j = 0; j < n; ++j)
+            row[static_cast<size_t>(j)] = static_cast<float>(d[static_cast<size_t>(j)]);
         const std::vector<uint8_t> raw = f32_tensor({}, row).bytes;
         s.bytes.insert(s.bytes.end(), raw.begin(), raw.end());
     }
@@ -223,7 +267,9 @@ void DumpBuilder::keep_latents(int layer, int64_t first_row, const Tensor& laten
     const std::vector<uint8_t> raw = to_host(backend_, latent);
     for (int32_t e : wanted) {
         const int64_t i = e - first_entry;
-        if (i >= 0 && i < latent.dim(0)) s.bytes.insert(s.bytes.end(), raw.begin() + i * row_bytes, raw.begin() + (i + 1) * row_bytes);
+        if (i >= 0 && i < latent.dim(0))
+            s.bytes.insert(
+                s.bytes.end(), raw.begin() + i * row_bytes, raw.begin() + (i + 1) * row_bytes);
     }
 }
 
@@ -234,7 +280,8 @@ std::vector<int32_t> DumpBuilder::wanted_entries(int layer) const {
         if (v.ok()) return v.value();
     }
     const int64_t n = entries_at_end(config_.ratio(layer));
-    const int64_t keep = std::min(n, n * config_.head_dim > kAllEntriesElements ? kAllEntriesElements / config_.head_dim : n);
+    const int64_t keep = std::min(
+        n, n * config_.head_dim > kAllEntriesElements ? kAllEntriesElements / config_.head_dim : n);
     std::vector<int32_t> out;
     for (int64_t e = n - keep; e < n; ++e) out.push_back(static_cast<int32_t>(e));
     return out;
@@ -252,7 +299,9 @@ std::vector<uint8_t> DumpBuilder::wanted_steps(int layer) const {
     return out;
 }
 
-void DumpBuilder::add_logits(int64_t first, const Tensor& logits, const std::vector<int32_t>& next_ids) {
+void DumpBuilder::add_logits(int64_t first,
+                             const Tensor& logits,
+                             const std::vector<int32_t>& next_ids) {
     Series& s = series_["logits"];
     const int64_t v = logits.dim(1);
     s.dtype = "F32";
@@ -260,7 +309,8 @@ void DumpBuilder::add_logits(int64_t first, const Tensor& logits, const std::vec
     for (int64_t i = 0; i < logits.dim(0); ++i) {
         const std::vector<double> row = acc_to_host(backend_, logits.rows(i, i + 1));
         const auto at = static_cast<size_t>(first + i);
-        const auto best = std::max_element(row.begin(), row.end());  // the first maximum: smallest id
+        const auto best =
+            std::max_element(row.begin(), row.end());  // the first maximum: smallest id
         argmax_[at] = static_cast<int32_t>(best - row.begin());
         double second = -std::numeric_limits<double>::infinity();
         for (size_t j = 0; j < row.size(); ++j) {
@@ -270,10 +320,12 @@ void DumpBuilder::add_logits(int64_t first, const Tensor& logits, const std::vec
         if (at < logprob_next_.size()) {
             double sum = 0;
             for (double x : row) sum += std::exp(x - *best);
-            logprob_next_[at] = static_cast<float>(row[static_cast<size_t>(next_ids[static_cast<size_t>(i)])] - *best - std::log(sum));
+            logprob_next_[at] = static_cast<float>(
+                row[static_cast<size_t>(next_ids[static_cast<size_t>(i)])] - *best - std::log(sum));
         }
         if (phase_.decode || stored_[at] != 0) {
-            const std::vector<uint8_t> raw = f32_tensor({}, std::vector<float>(row.begin(), row.end())).bytes;
+            const std::vector<uint8_t> raw =
+                f32_tensor({}, std::vector<float>(row.begin(), row.end())).bytes;
             s.bytes.insert(s.bytes.end(), raw.begin(), raw.end());
         }
     }
@@ -282,16 +334,19 @@ void DumpBuilder::add_logits(int64_t first, const Tensor& logits, const std::vec
 void DumpBuilder::read_caches(TensorMap& out) {
     const int64_t dh = config_.head_dim, di = config_.index_head_dim, total = phase_.total_tokens;
     const CacheGeometry& geometry = sequence_.model().cache_geometry();
-    const int64_t backbone = config_.num_hidden_layers, all = static_cast<int64_t>(geometry.layers.size());
+    const int64_t backbone = config_.num_hidden_layers,
+                  all = static_cast<int64_t>(geometry.layers.size());
     for (int64_t l = 0; l < all; ++l) {
         const CacheView::Layer& v = sequence_.cache().layers[static_cast<size_t>(l)];
-        const std::string p = (l < backbone ? "L" + std::to_string(l) : "mtp" + std::to_string(l - backbone)) + ".";
+        const std::string p =
+            (l < backbone ? "L" + std::to_string(l) : "mtp" + std::to_string(l - backbone)) + ".";
         const int64_t keep = std::min(total, window_rows_kept(config_));
         std::vector<float> window(static_cast<size_t>(keep * dh));
         const std::vector<uint8_t> ring = to_host(backend_, v.window_ring);
         for (int64_t i = 0; i < keep; ++i) {
             const int64_t slot = (total - keep + i) % geometry.ring_len;
-            unpack_window_row(ring.data() + slot * window_row_bytes(dh), dh, window.data() + i * dh);
+            unpack_window_row(
+                ring.data() + slot * window_row_bytes(dh), dh, window.data() + i * dh);
         }
         out[p + "window"] = bf16_tensor({keep, dh}, window);
         if (l >= backbone || !config_.is_kv_source(l)) continue;
@@ -301,15 +356,19 @@ void DumpBuilder::read_caches(TensorMap& out) {
         std::vector<int32_t> entries = wanted_entries(static_cast<int>(l));
         if (phase_.decode) {
             entries.clear();
-            for (int64_t e = std::max<int64_t>(0, n - kTailRows); e < n; ++e) entries.push_back(static_cast<int32_t>(e));
+            for (int64_t e = std::max<int64_t>(0, n - kTailRows); e < n; ++e)
+                entries.push_back(static_cast<int32_t>(e));
         }
         const auto count = static_cast<int64_t>(entries.size());
         if (count == 0) continue;
-        std::vector<float> kv(static_cast<size_t>(count * dh)), keys(static_cast<size_t>(count * di));
+        std::vector<float> kv(static_cast<size_t>(count * dh)),
+            keys(static_cast<size_t>(count * di));
         for (int64_t i = 0; i < count; ++i) {
             const int64_t e = entries[static_cast<size_t>(i)];
-            unpack_kv_entry(to_host(backend_, v.kv_pool.rows(e, e + 1)).data(), dh, kv.data() + i * dh);
-            unpack_index_key(to_host(backend_, v.key_pool.rows(e, e + 1)).data(), di, keys.data() + i * di);
+            unpack_kv_entry(
+                to_host(backend_, v.kv_pool.rows(e, e + 1)).data(), dh, kv.data() + i * dh);
+            unpack_index_key(
+                to_host(backend_, v.key_pool.rows(e, e + 1)).data(), di, keys.data() + i * di);
         }
         out[p + (phase_.decode ? "kv_tail" : "kv")] = bf16_tensor({count, dh}, kv);
         out[p + (phase_.decode ? "index_key_tail" : "index_key")] = bf16_tensor({count, di}, keys);

@@ -1,7 +1,7 @@
 // run_forward: a file of tokens in, a file of named tensors out.
 #include <chrono>
-#include <numeric>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "deepinfer/judge.h"
 #include "judge/draft_recorder.h"
@@ -12,30 +12,45 @@
 namespace deepinfer {
 namespace {
 
-Status invalid(const std::string& what) { return {StatusCode::kInvalidFile, what}; }
+Status invalid(const std::string& what) {
+    return {StatusCode::kInvalidFile, what};
+}
 
-Result<std::vector<int32_t>> token_ids(const TensorMap& file, const std::string& name, int64_t vocab, const std::string& path) {
+Result<std::vector<int32_t>> token_ids(const TensorMap& file,
+                                       const std::string& name,
+                                       int64_t vocab,
+                                       const std::string& path) {
     Result<std::vector<int32_t>> ids = int_values(file.at(name), name);
     if (!ids.ok()) return ids.status();
-    if (file.at(name).shape.size() != 1 || ids->empty()) return invalid(path + ": " + name + " must be a non-empty vector");
+    if (file.at(name).shape.size() != 1 || ids->empty())
+        return invalid(path + ": " + name + " must be a non-empty vector");
     for (int32_t id : ids.value()) {
-        if (id < 0 || id >= vocab) return invalid(path + ": " + name + " holds id " + std::to_string(id) + ", the vocabulary has " + std::to_string(vocab));
+        if (id < 0 || id >= vocab)
+            return invalid(path + ": " + name + " holds id " + std::to_string(id) +
+                           ", the vocabulary has " + std::to_string(vocab));
     }
     return ids;
 }
 
 /// Refuses by name what arrives with later versions.
 Status refuse_later_inputs(const TensorMap& file, const std::string& path) {
-    if (file.count("rgb") > 0) return {StatusCode::kUnimplemented, path + " holds rgb: pictures are not run by this version"};
+    if (file.count("rgb") > 0)
+        return {StatusCode::kUnimplemented,
+                path + " holds rgb: pictures are not run by this version"};
     const auto types = file.find("token_types");
     if (types != file.end()) {
         Result<std::vector<int32_t>> v = int_values(types->second, "token_types");
         if (!v.ok()) return v.status();
         for (int32_t t : v.value()) {
-            if (t >= 0) return {StatusCode::kUnimplemented, path + " holds image tokens (token_types): pictures are not run by this version"};
+            if (t >= 0)
+                return {
+                    StatusCode::kUnimplemented,
+                    path +
+                        " holds image tokens (token_types): pictures are not run by this version"};
         }
     }
-    if (file.count("input_ids") == 0 && (file.count("prompt_ids") == 0 || file.count("tokens") == 0)) {
+    if (file.count("input_ids") == 0 &&
+        (file.count("prompt_ids") == 0 || file.count("tokens") == 0)) {
         return invalid(path + " holds neither input_ids nor prompt_ids and tokens");
     }
     return {};
@@ -43,7 +58,8 @@ Status refuse_later_inputs(const TensorMap& file, const std::string& path) {
 
 void copy_given(const TensorMap& file, TensorMap& out) {
     for (const auto& [name, t] : file) {
-        const bool describes = name == "input_ids" || name == "rows" || name == "token_types" || name == "prompt_ids" || name.ends_with(".topk_steps");
+        const bool describes = name == "input_ids" || name == "rows" || name == "token_types" ||
+                               name == "prompt_ids" || name.ends_with(".topk_steps");
         if (describes) out[name] = t;
     }
 }
@@ -73,7 +89,8 @@ struct Run {
             const ForwardHooks hooks = builder != nullptr ? builder->hooks(begin) : plain;
             const Tensor logits = sequence.append(part, rows, &hooks);
             if (builder != nullptr) {
-                std::vector<int32_t> next(ids.begin() + begin + 1, ids.begin() + std::min(n, end + 1));
+                std::vector<int32_t> next(ids.begin() + begin + 1,
+                                          ids.begin() + std::min(n, end + 1));
                 builder->add_logits(begin, logits, next);
             }
             report(end - begin);
@@ -81,7 +98,8 @@ struct Run {
     }
 
     Result<TensorMap> prompt_run() {
-        Result<std::vector<int32_t>> ids = token_ids(file, "input_ids", sequence.model().config().vocab_size, options.input);
+        Result<std::vector<int32_t>> ids =
+            token_ids(file, "input_ids", sequence.model().config().vocab_size, options.input);
         if (!ids.ok()) return ids.status();
         const auto n = static_cast<int64_t>(ids->size());
         DumpBuilder::Phase phase;
@@ -92,16 +110,20 @@ struct Run {
             if (!rows.ok()) return rows.status();
             phase.rows = std::move(rows).value();
             for (size_t i = 0; i < phase.rows.size(); ++i) {
-                if (phase.rows[i] < 0 || phase.rows[i] >= n || (i > 0 && phase.rows[i] <= phase.rows[i - 1])) {
-                    return invalid(options.input + ": rows must ascend within the " + std::to_string(n) + " tokens");
+                if (phase.rows[i] < 0 || phase.rows[i] >= n ||
+                    (i > 0 && phase.rows[i] <= phase.rows[i - 1])) {
+                    return invalid(options.input + ": rows must ascend within the " +
+                                   std::to_string(n) + " tokens");
                 }
             }
         } else {
             phase.rows.resize(static_cast<size_t>(n));
             std::iota(phase.rows.begin(), phase.rows.end(), 0);
         }
+        const PhaseShape shape{false, n, 0, n};
+        DI_RETURN_IF_ERROR(check_given(file, sequence.model().config(), shape, options.input));
         ForcedChoices forced;
-        DI_RETURN_IF_ERROR(forced.load(options.force, false, sequence.model().config()));
+        DI_RETURN_IF_ERROR(forced.load(options.force, sequence.model().config(), shape));
         DumpBuilder builder(sequence, phase, forced);
         prefill(ids.value(), &builder, {});
         return builder.finish();
@@ -116,7 +138,8 @@ struct Run {
         for (size_t i = 0; i < v->size(); ++i) {
             const int32_t s = v.value()[i];
             if (s < 0 || s >= steps || (i > 0 && s <= v.value()[i - 1])) {
-                return invalid(options.input + ": draft.logit_steps must ascend within the " + std::to_string(steps) + " steps");
+                return invalid(options.input + ": draft.logit_steps must ascend within the " +
+                               std::to_string(steps) + " steps");
             }
         }
         return v;
@@ -124,24 +147,34 @@ struct Run {
 
     Result<TensorMap> decode_run() {
         const ModelConfig& config = sequence.model().config();
-        Result<std::vector<int32_t>> prompt = token_ids(file, "prompt_ids", config.vocab_size, options.input);
+        Result<std::vector<int32_t>> prompt =
+            token_ids(file, "prompt_ids", config.vocab_size, options.input);
         if (!prompt.ok()) return prompt.status();
-        Result<std::vector<int32_t>> tokens = token_ids(file, "tokens", config.vocab_size, options.input);
+        Result<std::vector<int32_t>> tokens =
+            token_ids(file, "tokens", config.vocab_size, options.input);
         if (!tokens.ok()) return tokens.status();
         const auto steps = static_cast<int64_t>(tokens->size()) - 1;
-        if (steps < 1) return invalid(options.input + ": tokens must hold at least two ids (the last one is only predicted)");
+        if (steps < 1)
+            return invalid(options.input +
+                           ": tokens must hold at least two ids (the last one is only predicted)");
         ForcedChoices prompt_choices, choices;
-        DI_RETURN_IF_ERROR(prompt_choices.load(options.force, false, config));
-        DI_RETURN_IF_ERROR(choices.load(options.force, true, config));
+        const auto prompt_rows = static_cast<int64_t>(prompt->size());
+        const PhaseShape steps_shape{true, steps, prompt_rows, prompt_rows + steps};
+        DI_RETURN_IF_ERROR(check_given(file, config, steps_shape, options.input));
+        DI_RETURN_IF_ERROR(
+            prompt_choices.load(options.force, config, {false, prompt_rows, 0, prompt_rows}));
+        DI_RETURN_IF_ERROR(choices.load(options.force, config, steps_shape));
 
         ForwardHooks plain;
         int64_t at = 0;
         plain.replace = [&](const char* name, int layer, int64_t row, const Tensor& choice) {
             prompt_choices.apply(name, layer, at + row, choice, sequence.model().backend());
         };
-        const auto n = static_cast<int64_t>(prompt->size()), chunk = sequence.model().limits().max_rows;
+        const auto n = static_cast<int64_t>(prompt->size()),
+                   chunk = sequence.model().limits().max_rows;
         for (; at < n; at += chunk) {
-            const std::vector<int32_t> part(prompt->begin() + at, prompt->begin() + std::min(n, at + chunk));
+            const std::vector<int32_t> part(prompt->begin() + at,
+                                            prompt->begin() + std::min(n, at + chunk));
             sequence.append(part, {}, prompt_choices.empty() ? nullptr : &plain);
             report(static_cast<int64_t>(part.size()));
         }
@@ -155,12 +188,14 @@ struct Run {
         if (!logit_steps.ok()) return logit_steps.status();
         const NamedTensor* drafts = choices.draft_tokens();
         if (drafts != nullptr && drafts->dim(0) != steps) {
-            return invalid("draft.tokens holds " + std::to_string(drafts->dim(0)) + " steps, expected " + std::to_string(steps));
+            return invalid("draft.tokens holds " + std::to_string(drafts->dim(0)) +
+                           " steps, expected " + std::to_string(steps));
         }
         DraftRecorder recorder(sequence, steps, std::move(logit_steps).value(), drafts);
         for (int64_t i = 0; i < steps; ++i) {
             const ForwardHooks hooks = builder.hooks(i);
-            const Tensor logits = sequence.append({tokens.value()[static_cast<size_t>(i)]}, {0}, &hooks);
+            const Tensor logits =
+                sequence.append({tokens.value()[static_cast<size_t>(i)]}, {0}, &hooks);
             builder.add_logits(i, logits, {});
             if (sequence.drafting()) recorder.step(i, tokens.value()[static_cast<size_t>(i) + 1]);
             report(1);
@@ -169,7 +204,8 @@ struct Run {
         if (sequence.drafting()) recorder.finish(out);
         std::vector<int32_t> written = tokens.value();
         if (options.backend == "exact") {
-            for (int64_t i = 0; i < steps; ++i) written[static_cast<size_t>(i) + 1] = builder.argmax(i);
+            for (int64_t i = 0; i < steps; ++i)
+                written[static_cast<size_t>(i) + 1] = builder.argmax(i);
         }
         out["tokens"] = i32_tensor({steps + 1}, written);
         return out;
@@ -179,13 +215,15 @@ struct Run {
 }  // namespace
 
 Result<std::string> run_forward(const ForwardOptions& options) {
-    if (options.chunk < 1) return Status(StatusCode::kInvalidArgument, "--chunk must be at least 1");
+    if (options.chunk < 1)
+        return Status(StatusCode::kInvalidArgument, "--chunk must be at least 1");
     const auto start = std::chrono::steady_clock::now();
     Result<TensorMap> file = read_tensor_file(options.input);
     if (!file.ok()) return file.status();
     DI_RETURN_IF_ERROR(refuse_later_inputs(file.value(), options.input));
     const bool prompt = file->count("input_ids") > 0;
-    const int64_t length = prompt ? file->at("input_ids").numel() : file->at("prompt_ids").numel() + file->at("tokens").numel();
+    const int64_t length = prompt ? file->at("input_ids").numel()
+                                  : file->at("prompt_ids").numel() + file->at("tokens").numel();
 
     BackendOptions backend;
     backend.num_threads = options.threads;
@@ -198,8 +236,10 @@ Result<std::string> run_forward(const ForwardOptions& options) {
     Result<LoadedModel> loaded = load_model(options.model_dir, options.backend, backend, limits);
     if (!loaded.ok()) return loaded.status();
     if (length > loaded->model->limits().max_positions) {
-        return Status(StatusCode::kOutOfRange, options.input + " holds " + std::to_string(length) + " tokens, the model's context is " +
-                                                   std::to_string(loaded->model->limits().max_positions));
+        return Status(StatusCode::kOutOfRange,
+                      options.input + " holds " + std::to_string(length) +
+                          " tokens, the model's context is " +
+                          std::to_string(loaded->model->limits().max_positions));
     }
     Result<std::unique_ptr<LoneSequence>> sequence = LoneSequence::create(*loaded->model, length);
     if (!sequence.ok()) return sequence.status();
@@ -210,8 +250,15 @@ Result<std::string> run_forward(const ForwardOptions& options) {
     copy_given(run.file, given);
     for (auto& [name, t] : given) out->emplace(name, std::move(t));
     DI_RETURN_IF_ERROR(write_tensor_file(options.output, out.value()));
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    return nlohmann::json{{"output", options.output}, {"backend", options.backend}, {"rows", run.total}, {"tensors", out->size()}, {"drafts", loaded->model->limits().max_draft_seqs > 0}, {"seconds", seconds}}.dump();
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return nlohmann::json{{"output", options.output},
+                          {"backend", options.backend},
+                          {"rows", run.total},
+                          {"tensors", out->size()},
+                          {"drafts", loaded->model->limits().max_draft_seqs > 0},
+                          {"seconds", seconds}}
+        .dump();
 }
 
 }  // namespace deepinfer

@@ -11,6 +11,7 @@ struct Scorer::Impl {
     Options options;
     LoadedModel loaded;
     std::unique_ptr<LoneSequence> sequence;
+    int64_t capacity = 0;  // tokens that its caches hold
 };
 
 Scorer::Scorer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -31,9 +32,6 @@ Result<Scorer> Scorer::create(const Options& options) {
     Result<LoadedModel> loaded = load_model(options.model_dir, options.backend, backend, limits);
     if (!loaded.ok()) return loaded.status();
     impl->loaded = std::move(loaded).value();
-    Result<std::unique_ptr<LoneSequence>> sequence = LoneSequence::create(*impl->loaded.model, impl->loaded.model->limits().max_positions);
-    if (!sequence.ok()) return sequence.status();
-    impl->sequence = std::move(sequence).value();
     return Scorer(std::move(impl));
 }
 
@@ -41,12 +39,28 @@ Result<std::vector<double>> Scorer::log_probs(const std::vector<int32_t>& ids) {
     DeepseekV41& model = *impl_->loaded.model;
     const int64_t vocab = model.config().vocab_size, context = model.limits().max_positions;
     if (static_cast<int64_t>(ids.size()) > context) {
-        return Status(StatusCode::kOutOfRange, "the sample has " + std::to_string(ids.size()) + " tokens, the model's context is " + std::to_string(context));
+        return Status(StatusCode::kOutOfRange,
+                      "the sample has " + std::to_string(ids.size()) +
+                          " tokens, the model's context is " + std::to_string(context));
     }
     for (int32_t id : ids) {
-        if (id < 0 || id >= vocab) return Status(StatusCode::kInvalidArgument, "token id " + std::to_string(id) + " is outside the vocabulary of " + std::to_string(vocab));
+        if (id < 0 || id >= vocab)
+            return Status(StatusCode::kInvalidArgument,
+                          "token id " + std::to_string(id) + " is outside the vocabulary of " +
+                              std::to_string(vocab));
     }
     std::vector<double> out;
+    const auto length = static_cast<int64_t>(ids.size());
+    if (impl_->sequence == nullptr || length > impl_->capacity) {
+        // Caches grow with the longest sample seen, in doublings: a context of a million tokens is
+        // not allocated for a file of short lines.
+        const int64_t capacity = std::min(context, std::max<int64_t>(1024, 2 * length));
+        impl_->sequence.reset();
+        Result<std::unique_ptr<LoneSequence>> sequence = LoneSequence::create(model, capacity);
+        if (!sequence.ok()) return sequence.status();
+        impl_->sequence = std::move(sequence).value();
+        impl_->capacity = capacity;
+    }
     impl_->sequence->reset();
     const size_t chunk = static_cast<size_t>(model.limits().max_rows);
     // The last token is only predicted, never fed.
@@ -54,14 +68,22 @@ Result<std::vector<double>> Scorer::log_probs(const std::vector<int32_t>& ids) {
         const size_t end = std::min(ids.size() - 1, begin + chunk);
         std::vector<int32_t> rows(end - begin);
         for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int32_t>(i);
-        const Tensor logits = impl_->sequence->append({ids.begin() + static_cast<int64_t>(begin), ids.begin() + static_cast<int64_t>(end)}, rows);
+        const Tensor logits = impl_->sequence->append(
+            {ids.begin() + static_cast<int64_t>(begin), ids.begin() + static_cast<int64_t>(end)},
+            rows);
         const std::vector<double> all = acc_to_host(model.backend(), logits);
         for (size_t i = 0; i < rows.size(); ++i) {
             const double* row = all.data() + i * static_cast<size_t>(vocab);
             const double best = *std::max_element(row, row + vocab);
             double sum = 0;
             for (int64_t v = 0; v < vocab; ++v) sum += std::exp(row[v] - best);
-            out.push_back(row[ids[begin + i + 1]] - best - std::log(sum));
+            const double logprob = row[ids[begin + i + 1]] - best - std::log(sum);
+            if (std::isnan(logprob)) {
+                return Status(
+                    StatusCode::kInternal,
+                    "the logits at position " + std::to_string(begin + i) + " are not finite");
+            }
+            out.push_back(logprob);
         }
     }
     return out;

@@ -8,7 +8,10 @@
 
 namespace deepinfer {
 
-Result<LoadedModel> load_model(const std::string& dir, const std::string& backend, const BackendOptions& options, ModelLimits limits) {
+Result<LoadedModel> load_model(const std::string& dir,
+                               const std::string& backend,
+                               const BackendOptions& options,
+                               ModelLimits limits) {
     LoadedModel m;
     Result<std::unique_ptr<Backend>> b = create_backend(backend, options);
     if (!b.ok()) return b.status();
@@ -16,7 +19,8 @@ Result<LoadedModel> load_model(const std::string& dir, const std::string& backen
     Result<Checkpoint> c = Checkpoint::open(dir);
     if (!c.ok()) return c.status();
     m.checkpoint = std::make_unique<Checkpoint>(std::move(c).value());
-    if (m.checkpoint->config().num_nextn_predict_layers == 0 || !m.backend->ops().runs_drafts()) limits.max_draft_seqs = 0;
+    if (m.checkpoint->config().num_nextn_predict_layers == 0 || !m.backend->ops().runs_drafts())
+        limits.max_draft_seqs = 0;
     std::vector<int32_t> map;
     if (!m.checkpoint->config().engram_layer_ids.empty()) {
         Result<Tokenizer> tokenizer = Tokenizer::load(dir);
@@ -24,12 +28,15 @@ Result<LoadedModel> load_model(const std::string& dir, const std::string& backen
         EngramTokenMap built = engram_token_map(tokenizer.value());
         const int64_t expected = m.checkpoint->config().engram_compressed_vocab_size;
         if (built.count != expected) {
-            return Status(StatusCode::kInvalidFile, dir + ": the tokenizer folds to " + std::to_string(built.count) +
-                                                        " compressed ids, config.json says engram_compressed_vocab_size " + std::to_string(expected));
+            return Status(StatusCode::kInvalidFile,
+                          dir + ": the tokenizer folds to " + std::to_string(built.count) +
+                              " compressed ids, config.json says engram_compressed_vocab_size " +
+                              std::to_string(expected));
         }
         map = std::move(built.map);
     }
-    Result<std::unique_ptr<DeepseekV41>> model = DeepseekV41::load(*m.checkpoint, *m.backend, std::move(map), limits);
+    Result<std::unique_ptr<DeepseekV41>> model =
+        DeepseekV41::load(*m.checkpoint, *m.backend, std::move(map), limits);
     if (!model.ok()) return model.status();
     m.model = std::move(model).value();
     return m;
@@ -81,15 +88,19 @@ Status LoneSequence::allocate(int64_t max_tokens) {
     return status;
 }
 
-Tensor LoneSequence::append(const std::vector<int32_t>& tokens, const std::vector<int32_t>& logit_rows, const ForwardHooks* hooks) {
+Tensor LoneSequence::append(const std::vector<int32_t>& tokens,
+                            const std::vector<int32_t>& logit_rows,
+                            const ForwardHooks* hooks) {
     Batch batch;
     SequenceChunk chunk;
     chunk.start_pos = static_cast<int32_t>(ids_.size());
     chunk.num_tokens = static_cast<int32_t>(tokens.size());
-    const int64_t end = length() + static_cast<int64_t>(tokens.size()), block = model_.cache_geometry().block_tokens;
+    const int64_t end = length() + static_cast<int64_t>(tokens.size()),
+                  block = model_.cache_geometry().block_tokens;
     DI_CHECK_LE(end, cache_.num_blocks * block);
     for (int64_t b = 0; b * block < end; ++b) chunk.block_ids.push_back(static_cast<int32_t>(b));
-    const int64_t back = std::min<int64_t>(length(), std::max<int64_t>(0, model_.config().engram_max_ngram_size - 1));
+    const int64_t back = std::min<int64_t>(
+        length(), std::max<int64_t>(0, model_.config().engram_max_ngram_size - 1));
     chunk.lookback.assign(ids_.end() - back, ids_.end());
     batch.seqs.push_back(chunk);
     batch.token_ids = tokens;
@@ -106,7 +117,8 @@ DraftResult LoneSequence::draft(int32_t anchor, const DraftChooser& choose, int 
 }
 
 void LoneSequence::truncate(int64_t length) {
-    DI_CHECK(length == 0 || (length <= this->length() && this->length() - length <= model_.limits().ring_extra));
+    DI_CHECK(length == 0 ||
+             (length <= this->length() && this->length() - length <= model_.limits().ring_extra));
     ids_.resize(static_cast<size_t>(length));
 }
 

@@ -1,5 +1,5 @@
-// One sequence alone with a model: caches of exactly its size, blocks in order, slot 0. For judges only;
-// the engine's caches are managed by src/kvcache.
+// One sequence alone with a model: caches of exactly its size, blocks in order, slot 0. For judges
+// only; the engine's caches are managed by src/kvcache.
 #pragma once
 
 #include <memory>
@@ -18,16 +18,23 @@ struct LoadedModel {
 };
 
 /// `max_positions` 0 = the config's. Reads the directory's tokenizer for the Engram token map.
-/// limits.max_draft_seqs is a wish: 0 in the model's limits if the checkpoint or the backend does not draft.
-Result<LoadedModel> load_model(const std::string& dir, const std::string& backend, const BackendOptions& options, ModelLimits limits);
+/// limits.max_draft_seqs is a wish: 0 in the model's limits if the checkpoint or the backend does
+/// not draft.
+Result<LoadedModel> load_model(const std::string& dir,
+                               const std::string& backend,
+                               const BackendOptions& options,
+                               ModelLimits limits);
 
 class LoneSequence {
   public:
     /// Caches for up to max_tokens positions.
     static Result<std::unique_ptr<LoneSequence>> create(DeepseekV41& model, int64_t max_tokens);
 
-    /// Appends tokens and returns the logits [L, V] of the wanted rows (indices into `tokens`), device memory.
-    Tensor append(const std::vector<int32_t>& tokens, const std::vector<int32_t>& logit_rows, const ForwardHooks* hooks = nullptr);
+    /// Appends tokens and returns the logits [L, V] of the wanted rows (indices into `tokens`),
+    /// device memory.
+    Tensor append(const std::vector<int32_t>& tokens,
+                  const std::vector<int32_t>& logit_rows,
+                  const ForwardHooks* hooks = nullptr);
     /// Proposes the tokens after `anchor`, which is the next token and not appended yet.
     DraftResult draft(int32_t anchor, const DraftChooser& choose = {}, int block_size = 0);
     /// Forgets everything (the next append starts at position 0).

@@ -61,6 +61,16 @@ Result<CacheMemory> CacheMemory::allocate(Device& device,
                                           int64_t num_blocks,
                                           int64_t num_slots) {
     DI_CHECK(acc == DType::kF32 || acc == DType::kF64);
+    // Asked for as a whole first: filling part after part until the host runs dry would take others
+    // along.
+    const int64_t wanted = bytes(geometry, num_blocks, num_slots);
+    if (static_cast<uint64_t>(wanted) > device.free_bytes()) {
+        return Status(StatusCode::kResourceExhausted,
+                      "the caches take " + std::to_string(wanted) + " bytes (" +
+                          std::to_string(num_blocks) + " blocks, " + std::to_string(num_slots) +
+                          " sequence slots), " + device.name() + " has " +
+                          std::to_string(device.free_bytes()) + " free");
+    }
     CacheMemory memory;
     CacheView& view = memory.view_;
     view.num_blocks = num_blocks;

@@ -36,7 +36,8 @@ class FailingDevice final : public Device {
         host_.copy_to_host(s, d, p, n);
     }
     void fill_zero(Stream& s, void* d, size_t n) override { host_.fill_zero(s, d, n); }
-    size_t free_bytes() const override { return 0; }
+    size_t free_bytes() const override { return free_; }
+    size_t free_ = size_t{1} << 40;
     void* raw_allocate(size_t n) override {
         if (count_++ == fail_at_) return nullptr;
         void* p = host_.raw_allocate(n);
@@ -92,6 +93,17 @@ TEST(CacheMemory, BlocksForIsTheLargestThatFits) {
             EXPECT_GT(CacheMemory::bytes(g, n + 1, 3), budget);
         }
     }
+}
+
+TEST(CacheMemory, MoreThanIsFreeIsRefusedBeforeAnythingIsTaken) {
+    FailingDevice device(-1);
+    device.free_ = 1000;
+    const Result<CacheMemory> memory =
+        CacheMemory::allocate(device, small_geometry(), DType::kF32, 4, 2);
+    ASSERT_FALSE(memory.ok());
+    EXPECT_EQ(memory.status().code(), StatusCode::kResourceExhausted);
+    EXPECT_NE(memory.status().message().find("1000"), std::string::npos);
+    EXPECT_EQ(device.live(), 0u);
 }
 
 TEST(CacheMemory, AFailedAllocationLeavesNothingBehind) {

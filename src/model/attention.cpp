@@ -1,4 +1,5 @@
-// The attention site: projections, compressor, indexer, sparse attention, grouped output (model spec 3.5-3.8).
+// The attention site: projections, compressor, indexer, sparse attention, grouped output (model
+// spec 3.5-3.8).
 #include <algorithm>
 #include <cmath>
 
@@ -26,14 +27,21 @@ void ForwardPass::attention_site(int l, const LayerWeights& w) {
         attention.kv_pool = source.kv_pool;
         attention.entries_per_block = source.entries_per_block;
     }
-    ops.sparse_attention(stream, ws.q.rows(0, rows), in.view, attention, config.ratio(l) > 0 ? lists : Tensor(), w.attn_sink,
-                         attention_scale(), ws.o.rows(0, rows));
+    ops.sparse_attention(stream,
+                         ws.q.rows(0, rows),
+                         in.view,
+                         attention,
+                         config.ratio(l) > 0 ? lists : Tensor(),
+                         w.attn_sink,
+                         attention_scale(),
+                         ws.o.rows(0, rows));
     finish_attention(l, w, cs);
     ops.window_store(stream, attention.step_rows, in.view, attention.window_ring);
 }
 
 void ForwardPass::compress(int l, const CompressorWeights& w, const Tensor& u) {
-    const int64_t rows = u.dim(0), ratio = config.ratio(l), dh = config.head_dim, di = config.index_head_dim;
+    const int64_t rows = u.dim(0), ratio = config.ratio(l), dh = config.head_dim,
+                  di = config.index_head_dim;
     const EntryInputs& entries = in.entries.at(ratio);
     const int64_t n = entries.rows.dim(0);
     const CacheView::Layer& own = cache.layers[static_cast<size_t>(l)];
@@ -44,7 +52,8 @@ void ForwardPass::compress(int l, const CompressorWeights& w, const Tensor& u) {
         const Tensor z = ws.z.rows(0, rows), g = ws.g.rows(0, rows);
         ops.linear(stream, u, w.wkv, z);
         ops.linear(stream, u, w.wgate, g);
-        ops.compress_pool(stream, z, g, in.view, own.tail, static_cast<int>(ratio), entries.rows, c);
+        ops.compress_pool(
+            stream, z, g, in.view, own.tail, static_cast<int>(ratio), entries.rows, c);
         ops.compress_tail_store(stream, z, g, in.view, own.tail);
     }
     ops.rms_norm(stream, c, w.norm, eps(), c);
@@ -62,7 +71,8 @@ void ForwardPass::compress(int l, const CompressorWeights& w, const Tensor& u) {
 }
 
 void ForwardPass::select(int l, const IndexerWeights& w, const Tensor& u, const Tensor& qrq) {
-    const int64_t rows = u.dim(0), heads = config.index_n_heads, di = config.index_head_dim, ratio = config.ratio(l);
+    const int64_t rows = u.dim(0), heads = config.index_n_heads, di = config.index_head_dim,
+                  ratio = config.ratio(l);
     const Tensor cs = ws.cs_global.rows(0, rows);
     const Tensor q = ws.index_q.rows(0, rows), hw = ws.head_weights.rows(0, rows);  // q [T, Hi, di]
     const Tensor q2 = q.reshaped({rows, heads * di});
@@ -70,7 +80,8 @@ void ForwardPass::select(int l, const IndexerWeights& w, const Tensor& u, const 
     ops.rope(stream, q, cs, false);
     ops.quant_q4m(stream, q2, q2);
     ops.linear(stream, u, w.weights_proj, hw);
-    ops.scale_bf16(stream, hw, static_cast<float>(std::pow(static_cast<double>(di * heads), -0.5)), hw);
+    ops.scale_bf16(
+        stream, hw, static_cast<float>(std::pow(static_cast<double>(di * heads), -0.5)), hw);
 
     const CacheView::Layer& source = cache.layers[static_cast<size_t>(config.kv_source(l))];
     const IndexCache keys{source.key_pool, source.entries_per_block, static_cast<int>(ratio)};
@@ -86,11 +97,19 @@ void ForwardPass::select(int l, const IndexerWeights& w, const Tensor& u, const 
         const int64_t end = std::min(rows, begin + tile);
         const BatchView view = batch_rows(in.view, begin, end);
         const Tensor scores(ws.scores.data, ws.scores.dtype, {end - begin, n});
-        ops.index_scores(stream, q.rows(begin, end), hw.rows(begin, end), view, keys, filter ? filter.rows(begin, end) : Tensor(), block_size, scores);
+        ops.index_scores(stream,
+                         q.rows(begin, end),
+                         hw.rows(begin, end),
+                         view,
+                         keys,
+                         filter ? filter.rows(begin, end) : Tensor(),
+                         block_size,
+                         scores);
         observe("index_score", l, begin, scores);
         if (is_candidate_source) {
             const Tensor blocks = candidates.rows(begin, end);
-            ops.candidate_blocks(stream, scores, view.positions, static_cast<int>(ratio), block_size, blocks);
+            ops.candidate_blocks(
+                stream, scores, view.positions, static_cast<int>(ratio), block_size, blocks);
             replace("candidate_blocks", l, begin, blocks);
             observe("candidate_blocks", l, begin, blocks);
         }

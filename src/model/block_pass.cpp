@@ -110,14 +110,8 @@ void BlockPass::ffn_site(int l, const LayerWeights& w, int64_t top_k, const Tens
                        weights);
     observe("expert_ids", l, ids);
     observe("expert_weights", l, weights);
-    ops.moe_ffn(stream,
-                u,
-                ids,
-                weights,
-                w.experts,
-                w.shared,
-                static_cast<float>(config.swiglu_limit),
-                y);
+    ops.moe_ffn(
+        stream, u, ids, weights, w.experts, w.shared, static_cast<float>(config.swiglu_limit), y);
     observe("moe_out", l, y);
     end_site(y);
 }

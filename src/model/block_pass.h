@@ -1,8 +1,8 @@
 // BlockPass: what the backbone's layers and the DSpark stages have in common.
 //
-// The two sites of a block around whatever attends: mixes, collapse, projections, grouped output, MoE,
-// expand (model spec 3.4, 3.5, 3.8, 3.9). ForwardPass (forward_pass.h) and DraftPass (draft_pass.h) add
-// their attention and their heads.
+// The two sites of a block around whatever attends: mixes, collapse, projections, grouped output,
+// MoE, expand (model spec 3.4, 3.5, 3.8, 3.9). ForwardPass (forward_pass.h) and DraftPass
+// (draft_pass.h) add their attention and their heads.
 #pragma once
 
 #include "model/deepseek_v41.h"
@@ -36,7 +36,8 @@ struct BlockPass {
     /// Adds the sublayer's output to the streams.
     void end_site(const Tensor& y);
 
-    /// From u = ws.u: queries in ws.q, their low-rank form in ws.qrq, packed window rows in ws.window_rows.
+    /// From u = ws.u: queries in ws.q, their low-rank form in ws.qrq, packed window rows in
+    /// ws.window_rows.
     void project_attention(int l, const LayerWeights& w, const Tensor& cs);
     /// kv = rms(lin8(uq)) rotated and packed: the window rows of a block, or those of its context.
     void project_window_rows(const LayerWeights& w, const Tensor& uq, const Tensor& cs);

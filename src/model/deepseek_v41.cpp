@@ -1,8 +1,8 @@
 // The forward pass of DeepSeek-V4.1: one routine for prefill, decode and verification.
 //
-// forward() below reads like the model: embed, then per layer Engram, attention site, FFN site, then the
-// head. The two sites are attention.cpp and block_pass.cpp, drafts are draft_pass.cpp; how each op computes
-// is behind the op table.
+// forward() below reads like the model: embed, then per layer Engram, attention site, FFN site,
+// then the head. The two sites are attention.cpp and block_pass.cpp, drafts are draft_pass.cpp; how
+// each op computes is behind the op table.
 #include "model/deepseek_v41.h"
 
 #include <utility>
@@ -47,7 +47,11 @@ CacheGeometry make_geometry(const ModelConfig& c, const ModelLimits& limits, DTy
 
 struct DeepseekV41::Impl {
     Impl(const ModelConfig& c, Backend& b, std::vector<int32_t> token_map, const ModelLimits& l)
-        : config(c), backend(b), limits(l), inputs(config, limits, std::move(token_map)), draft_inputs(config, limits) {}
+        : config(c),
+          backend(b),
+          limits(l),
+          inputs(config, limits, std::move(token_map)),
+          draft_inputs(config, limits) {}
 
     const ModelConfig config;
     Backend& backend;
@@ -59,39 +63,57 @@ struct DeepseekV41::Impl {
     Buffer input_memory, draft_input_memory, workspace_memory, constant_memory;
     Workspace workspace;
     Tensor freqs_window, freqs_global;  ///< f32 [rd/2]
-    Tensor pre_onehot;                  ///< acc [max_rows, hc]: (1, 0, 0, 0), the first site's incoming pre
+    Tensor pre_onehot;  ///< acc [max_rows, hc]: (1, 0, 0, 0), the first site's incoming pre
 };
 
 DeepseekV41::DeepseekV41(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 DeepseekV41::~DeepseekV41() = default;
-const ModelConfig& DeepseekV41::config() const { return impl_->config; }
-const ModelLimits& DeepseekV41::limits() const { return impl_->limits; }
-const CacheGeometry& DeepseekV41::cache_geometry() const { return impl_->geometry; }
-Backend& DeepseekV41::backend() { return impl_->backend; }
+const ModelConfig& DeepseekV41::config() const {
+    return impl_->config;
+}
+const ModelLimits& DeepseekV41::limits() const {
+    return impl_->limits;
+}
+const CacheGeometry& DeepseekV41::cache_geometry() const {
+    return impl_->geometry;
+}
+Backend& DeepseekV41::backend() {
+    return impl_->backend;
+}
 
-Result<std::unique_ptr<DeepseekV41>> DeepseekV41::load(const Checkpoint& checkpoint, Backend& backend,
-                                                       std::vector<int32_t> token_map, const ModelLimits& requested) {
+Result<std::unique_ptr<DeepseekV41>> DeepseekV41::load(const Checkpoint& checkpoint,
+                                                       Backend& backend,
+                                                       std::vector<int32_t> token_map,
+                                                       const ModelLimits& requested) {
     const ModelConfig& c = checkpoint.config();
     ModelLimits limits = requested;
-    if (limits.max_positions <= 0 || limits.max_positions > c.max_position_embeddings) limits.max_positions = c.max_position_embeddings;
+    if (limits.max_positions <= 0 || limits.max_positions > c.max_position_embeddings)
+        limits.max_positions = c.max_position_embeddings;
     for (int64_t l : c.kv_source_layer_ids) DI_CHECK_EQ(limits.block_tokens % c.ratio(l), 0);
     if (!c.engram_layer_ids.empty() && static_cast<int64_t>(token_map.size()) < c.vocab_size) {
-        return Status(StatusCode::kInvalidFile, "the Engram token map has " + std::to_string(token_map.size()) +
-                                                    " entries, expected vocab_size " + std::to_string(c.vocab_size));
+        return Status(StatusCode::kInvalidFile,
+                      "the Engram token map has " + std::to_string(token_map.size()) +
+                          " entries, expected vocab_size " + std::to_string(c.vocab_size));
     }
     if (limits.max_draft_seqs > 0) {
         if (c.num_nextn_predict_layers == 0) {
-            return Status(StatusCode::kInvalidArgument, "drafts are asked of a checkpoint without draft stages (num_nextn_predict_layers is 0)");
+            return Status(StatusCode::kInvalidArgument,
+                          "drafts are asked of a checkpoint without draft stages "
+                          "(num_nextn_predict_layers is 0)");
         }
         if (!backend.ops().runs_drafts()) {
-            return Status(StatusCode::kUnimplemented, "the backend " + backend.name() + " has no draft_attention, add_rows and argmax_rows: it runs no drafts");
+            return Status(
+                StatusCode::kUnimplemented,
+                "the backend " + backend.name() +
+                    " has no draft_attention, add_rows and argmax_rows: it runs no drafts");
         }
     }
     auto impl = std::make_unique<Impl>(c, backend, std::move(token_map), limits);
     const DType acc = backend.ops().acc;
     impl->geometry = make_geometry(c, limits, acc);
     DI_RETURN_IF_ERROR(bind_weights(checkpoint, backend, impl->weights));
-    if (limits.max_draft_seqs > 0) DI_RETURN_IF_ERROR(bind_dspark_weights(checkpoint, backend, impl->weights));
+    if (limits.max_draft_seqs > 0)
+        DI_RETURN_IF_ERROR(bind_dspark_weights(checkpoint, backend, impl->weights));
 
     Device& device = backend.device();
     Result<Buffer> inputs = device.allocate(impl->inputs.device_bytes());
@@ -111,17 +133,23 @@ Result<std::unique_ptr<DeepseekV41>> DeepseekV41::load(const Checkpoint& checkpo
     Workspace::carve(c, limits, acc, impl->workspace_memory.data(), &impl->workspace);
 
     // Constants: RoPE frequencies and the one-hot pre of the first site.
-    const std::vector<float> window = layer_rope_frequencies(c, false), global = layer_rope_frequencies(c, true);
-    const size_t freq_bytes = window.size() * sizeof(float), acc_bytes = static_cast<size_t>(dtype_bits(acc)) / 8;
+    const std::vector<float> window = layer_rope_frequencies(c, false),
+                             global = layer_rope_frequencies(c, true);
+    const size_t freq_bytes = window.size() * sizeof(float),
+                 acc_bytes = static_cast<size_t>(dtype_bits(acc)) / 8;
     const int64_t onehot_rows = impl->workspace.pre.dim(0);
-    std::vector<uint8_t> host(2 * freq_bytes + static_cast<size_t>(onehot_rows * c.hc_mult) * acc_bytes);
+    std::vector<uint8_t> host(2 * freq_bytes +
+                              static_cast<size_t>(onehot_rows * c.hc_mult) * acc_bytes);
     std::copy_n(reinterpret_cast<const uint8_t*>(window.data()), freq_bytes, host.data());
-    std::copy_n(reinterpret_cast<const uint8_t*>(global.data()), freq_bytes, host.data() + freq_bytes);
+    std::copy_n(
+        reinterpret_cast<const uint8_t*>(global.data()), freq_bytes, host.data() + freq_bytes);
     dispatch_acc(acc, [&](auto one) {
         one = 1;
         for (int64_t t = 0; t < onehot_rows; ++t) {
-            std::copy_n(reinterpret_cast<const uint8_t*>(&one), sizeof one,
-                        host.data() + 2 * freq_bytes + static_cast<size_t>(t * c.hc_mult) * sizeof one);
+            std::copy_n(
+                reinterpret_cast<const uint8_t*>(&one),
+                sizeof one,
+                host.data() + 2 * freq_bytes + static_cast<size_t>(t * c.hc_mult) * sizeof one);
         }
     });
     Result<Buffer> constants = device.allocate(host.size());
@@ -141,22 +169,33 @@ Tensor DeepseekV41::forward(const Batch& batch, const CacheView& cache, const Fo
     Impl& m = *impl_;
     m.inputs.build(batch, m.geometry, m.backend.device());
     DI_CHECK_EQ(cache.layers.size(), m.geometry.layers.size());
-    ForwardPass pass{{m.config, m.backend.ops(), m.backend.device().stream(), m.workspace, cache, hooks}, m.inputs, m.geometry};
+    ForwardPass pass{
+        {m.config, m.backend.ops(), m.backend.device().stream(), m.workspace, cache, hooks},
+        m.inputs,
+        m.geometry};
     return pass.run(m.weights, m.freqs_window, m.freqs_global, m.pre_onehot);
 }
 
-DraftResult DeepseekV41::draft(const DraftBatch& batch, const CacheView& cache, const DraftChooser& choose) {
+DraftResult DeepseekV41::draft(const DraftBatch& batch,
+                               const CacheView& cache,
+                               const DraftChooser& choose) {
     Impl& m = *impl_;
     DI_CHECK_MSG(m.limits.max_draft_seqs > 0, "draft() of a model loaded without drafting");
     DI_CHECK_EQ(cache.layers.size(), m.geometry.layers.size());
     m.draft_inputs.build(batch, m.backend.device());
-    DraftPass pass{{m.config, m.backend.ops(), m.backend.device().stream(), m.workspace, cache, nullptr}, m.draft_inputs};
+    DraftPass pass{
+        {m.config, m.backend.ops(), m.backend.device().stream(), m.workspace, cache, nullptr},
+        m.draft_inputs};
     return pass.run(m.weights, m.freqs_window, m.pre_onehot, choose);
 }
 
-// ---- the pass ----------------------------------------------------------------------------------------
+// ---- the pass
+// ----------------------------------------------------------------------------------------
 
-Tensor ForwardPass::run(const ModelWeights& weights, const Tensor& freqs_window, const Tensor& freqs_compressed, const Tensor& pre_onehot) {
+Tensor ForwardPass::run(const ModelWeights& weights,
+                        const Tensor& freqs_window,
+                        const Tensor& freqs_compressed,
+                        const Tensor& pre_onehot) {
     const int64_t rows = in.view.num_rows();
     embed(weights.embed, in.token_ids, pre_onehot);
     ops.rope_table(stream, in.view.positions, freqs_window, ws.cs_window.rows(0, rows));
@@ -186,7 +225,8 @@ Tensor ForwardPass::run(const ModelWeights& weights, const Tensor& freqs_window,
 
 void ForwardPass::engram(int l, const EngramWeights& w) {
     const int64_t rows = x.dim(0);
-    const Tensor ids = ws.engram_ids.rows(0, rows), e = ws.engram_e.rows(0, rows), kv = ws.engram_kv.rows(0, rows);
+    const Tensor ids = ws.engram_ids.rows(0, rows), e = ws.engram_e.rows(0, rows),
+                 kv = ws.engram_kv.rows(0, rows);
     ops.engram_hash(stream, in.ngrams, w.multipliers, w.primes, w.offsets, ids);
     observe("engram_hash", l, ids);
     ops.engram_lookup(stream, w.table, ids, e);
@@ -208,7 +248,8 @@ void ForwardPass::record_tap(int l) {
 
 void ForwardPass::store_draft_windows(const DsparkWeights& w) {
     const int64_t rows = x.dim(0);
-    const Tensor taps = ws.taps.rows(0, rows), main_x = ws.u.rows(0, rows), main_xq = ws.uq.rows(0, rows);
+    const Tensor taps = ws.taps.rows(0, rows), main_x = ws.u.rows(0, rows),
+                 main_xq = ws.uq.rows(0, rows);
     ops.quant_q8(stream, taps, taps);
     ops.linear(stream, taps, w.main_proj, main_x);
     ops.rms_norm(stream, main_x, w.main_norm, eps(), main_x);
@@ -216,7 +257,8 @@ void ForwardPass::store_draft_windows(const DsparkWeights& w) {
     for (size_t m = 0; m < w.stages.size(); ++m) {
         const size_t layer = static_cast<size_t>(config.num_hidden_layers) + m;
         project_window_rows(w.stages[m], main_xq, ws.cs_window.rows(0, rows));
-        ops.window_store(stream, ws.window_rows.rows(0, rows), in.view, cache.layers[layer].window_ring);
+        ops.window_store(
+            stream, ws.window_rows.rows(0, rows), in.view, cache.layers[layer].window_ring);
     }
 }
 

@@ -10,7 +10,8 @@ namespace deepinfer {
 DraftInputs::DraftInputs(const ModelConfig& config, const ModelLimits& limits)
     : config_(config), max_seqs_(limits.max_draft_seqs) {
     const int64_t rows = max_seqs_ * config.dspark_block_size;
-    // By row: positions, row_seq, token_ids. By sequence: start, slot, floor, anchor, first row (+ 1).
+    // By row: positions, row_seq, token_ids. By sequence: start, slot, floor, anchor, first row (+
+    // 1).
     if (max_seqs_ > 0) staging_.resize(static_cast<size_t>(3 * rows + 5 * max_seqs_ + 1));
 }
 
@@ -100,7 +101,8 @@ DraftResult DraftPass::heads(const ModelWeights& weights, const DraftChooser& ch
     ops.mhc_collapse(stream, x, pre_in, hidden);
     ops.rms_norm(stream, hidden, d.norm, eps(), normed);
     ops.linear(stream, normed, weights.head, ws.draft_base.rows(0, rows));
-    // The confidence reads the collapsed state before its norm; linear, so its two inputs go in one by one.
+    // The confidence reads the collapsed state before its norm; linear, so its two inputs go in one
+    // by one.
     ops.linear(stream, hidden, d.confidence_hidden, ws.confidence_hidden.rows(0, rows));
 
     DraftResult out;
@@ -110,7 +112,8 @@ DraftResult DraftPass::heads(const ModelWeights& weights, const DraftChooser& ch
     const Tensor e2 = e.reshaped({seqs, config.dspark_markov_rank});
     for (int64_t k = 0; k < block; ++k) {
         // Position k of every block: rows k, k + block, …
-        Tensor base = ws.draft_base.rows(k, k + seqs), hidden_part = ws.confidence_hidden.rows(k, k + seqs);
+        Tensor base = ws.draft_base.rows(k, k + seqs),
+               hidden_part = ws.confidence_hidden.rows(k, k + seqs);
         base.stride[0] = block * vocab;
         hidden_part.stride[0] = block;
         const Tensor before = k == 0 ? in.anchors : out.tokens.rows(k - 1, k).reshaped({seqs});

@@ -1,7 +1,8 @@
 // ForwardPass: one step in flight. Short-lived: made by DeepseekV41::forward, holds views only.
 //
-// Its methods are the parts of a backbone layer that a draft stage does not have (deepseek_v41.cpp: the
-// pass, Engram, taps; attention.cpp: the attention site with compressor and indexer). The rest is BlockPass.
+// Its methods are the parts of a backbone layer that a draft stage does not have (deepseek_v41.cpp:
+// the pass, Engram, taps; attention.cpp: the attention site with compressor and indexer). The rest
+// is BlockPass.
 #pragma once
 
 #include "model/block_pass.h"
@@ -27,7 +28,8 @@ struct ForwardPass : BlockPass {
     void record_tap(int l);
     void attention_site(int l, const LayerWeights& w);
 
-    /// Compressor of a kv source: appends the entries and index keys of the groups this step completes.
+    /// Compressor of a kv source: appends the entries and index keys of the groups this step
+    /// completes.
     void compress(int l, const CompressorWeights& w, const Tensor& u);
     /// Indexer of an index source: fills `lists` (and `candidates` at the candidate source).
     void select(int l, const IndexerWeights& w, const Tensor& u, const Tensor& qrq);

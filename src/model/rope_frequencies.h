@@ -8,8 +8,8 @@
 
 namespace deepinfer {
 
-/// f_i = fp32(1 / fp32(theta^(2i/rd))), i < rd/2: two roundings, as the reference has them. With `yarn`
-/// the frequencies are interpolated in fp32 in the written order of model spec 3.2.
+/// f_i = fp32(1 / fp32(theta^(2i/rd))), i < rd/2: two roundings, as the reference has them. With
+/// `yarn` the frequencies are interpolated in fp32 in the written order of model spec 3.2.
 std::vector<float> rope_frequencies(int64_t rope_dim, double theta, const RopeScaling* yarn);
 
 /// The table of a layer with the given compress ratio: ratio 0 rotates with rope_theta, others with

@@ -21,21 +21,25 @@ RopeScaling yarn(double factor, int64_t original) {
 }
 
 TEST(RopeFrequencies, EqualTheReferenceBitForBit) {
-    const std::map<std::string, GoldenTensor> golden = read_golden(data_path("unit/rope.safetensors"));
+    const std::map<std::string, GoldenTensor> golden =
+        read_golden(data_path("unit/rope.safetensors"));
     const RopeScaling nano = yarn(16, 256), release = yarn(16, 65536);
     const struct {
         const char* name;
         int64_t dim;
         double theta;
         const RopeScaling* scaling;
-    } rows[] = {{"nano_window.freq", 16, 10000, nullptr},     {"nano_compress.freq", 16, 160000, &nano},
-                {"nano512_compress.freq", 64, 160000, &nano}, {"release_window.freq", 64, 10000, nullptr},
+    } rows[] = {{"nano_window.freq", 16, 10000, nullptr},
+                {"nano_compress.freq", 16, 160000, &nano},
+                {"nano512_compress.freq", 64, 160000, &nano},
+                {"release_window.freq", 64, 10000, nullptr},
                 {"release_compress.freq", 64, 160000, &release}};
     for (const auto& row : rows) {
         const std::vector<float> want = golden.at(row.name).floats();
         const std::vector<float> got = rope_frequencies(row.dim, row.theta, row.scaling);
         ASSERT_EQ(got.size(), want.size()) << row.name;
-        for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], want[i]) << row.name << "[" << i << "]";
+        for (size_t i = 0; i < got.size(); ++i)
+            EXPECT_EQ(got[i], want[i]) << row.name << "[" << i << "]";
     }
 }
 

@@ -6,9 +6,12 @@
 
 namespace deepinfer {
 
-StepInputs::StepInputs(const ModelConfig& config, const ModelLimits& limits, std::vector<int32_t> token_map)
+StepInputs::StepInputs(const ModelConfig& config,
+                       const ModelLimits& limits,
+                       std::vector<int32_t> token_map)
     : config_(config), limits_(limits), token_map_(std::move(token_map)) {
-    const size_t rows = static_cast<size_t>(limits.max_rows), seqs = static_cast<size_t>(limits.max_seqs);
+    const size_t rows = static_cast<size_t>(limits.max_rows),
+                 seqs = static_cast<size_t>(limits.max_seqs);
     max_blocks_ = (limits.max_positions + limits.block_tokens - 1) / limits.block_tokens;
     std::set<int64_t> ratios;
     for (int64_t l : config.kv_source_layer_ids) ratios.insert(config.ratio(l));
@@ -39,9 +42,13 @@ StepInputs::Array StepInputs::reserve(size_t bytes) {
     return a;
 }
 
-size_t StepInputs::device_bytes() const { return used_; }
+size_t StepInputs::device_bytes() const {
+    return used_;
+}
 
-void StepInputs::bind(void* device_memory) { device_ = device_memory; }
+void StepInputs::bind(void* device_memory) {
+    device_ = device_memory;
+}
 
 void StepInputs::build_ngrams(const Batch& batch) {
     const int64_t n = config_.engram_max_ngram_size;
@@ -52,11 +59,13 @@ void StepInputs::build_ngrams(const Batch& batch) {
     for (const SequenceChunk& seq : batch.seqs) {
         const int64_t back = static_cast<int64_t>(seq.lookback.size());
         for (int64_t i = 0; i < seq.num_tokens; ++i, ++row) {
-            bool alive = true;  // a look-back ends for good at the sequence start or at an image token
+            bool alive =
+                true;  // a look-back ends for good at the sequence start or at an image token
             for (int64_t s = 0; s < n; ++s) {
                 int32_t id = -1;
                 if (i - s >= 0) {
-                    const bool dead = !batch.image_rows.empty() && batch.image_rows[static_cast<size_t>(row - s)] != 0;
+                    const bool dead = !batch.image_rows.empty() &&
+                                      batch.image_rows[static_cast<size_t>(row - s)] != 0;
                     id = dead ? -1 : batch.token_ids[static_cast<size_t>(row - s)];
                 } else if (back + i - s >= 0) {
                     id = seq.lookback[static_cast<size_t>(back + i - s)];
@@ -87,13 +96,16 @@ void StepInputs::build(const Batch& batch, const CacheGeometry& geometry, Device
         DI_CHECK_LE(end, static_cast<int64_t>(seq.block_ids.size()) * geometry.block_tokens);
         DI_CHECK_LE(static_cast<int64_t>(seq.block_ids.size()), max_blocks_);
         DI_CHECK_GE(static_cast<int64_t>(seq.lookback.size()),
-                    std::min<int64_t>(seq.start_pos, std::max<int64_t>(0, config_.engram_max_ngram_size - 1)));
+                    std::min<int64_t>(seq.start_pos,
+                                      std::max<int64_t>(0, config_.engram_max_ngram_size - 1)));
         max_end = std::max(max_end, end);
         host<int32_t>(seq_rows_)[b] = static_cast<int32_t>(row);
         host<int32_t>(seq_start_)[b] = seq.start_pos;
         host<int32_t>(seq_slot_)[b] = seq.slot;
         host<int32_t>(window_floor_)[b] = seq.window_floor;
-        std::copy(seq.block_ids.begin(), seq.block_ids.end(), host<int32_t>(block_table_) + b * max_blocks_);
+        std::copy(seq.block_ids.begin(),
+                  seq.block_ids.end(),
+                  host<int32_t>(block_table_) + b * max_blocks_);
         for (int64_t i = 0; i < seq.num_tokens; ++i, ++row) {
             const int64_t p = seq.start_pos + i;
             host<int32_t>(positions_)[row] = static_cast<int32_t>(p);
@@ -104,7 +116,8 @@ void StepInputs::build(const Batch& batch, const CacheGeometry& geometry, Device
                 host<int32_t>(entry_rows_[r])[e] = static_cast<int32_t>(row);
                 host<int32_t>(entry_positions_[r])[e] = static_cast<int32_t>(entry * r);
                 const int64_t block = seq.block_ids[static_cast<size_t>(entry / per_block)];
-                host<int64_t>(entry_slots_[r])[e] = p >= seq.write_from ? block * per_block + entry % per_block : -1;
+                host<int64_t>(entry_slots_[r])[e] =
+                    p >= seq.write_from ? block * per_block + entry % per_block : -1;
             }
         }
     }
@@ -127,7 +140,8 @@ void StepInputs::build(const Batch& batch, const CacheGeometry& geometry, Device
     view.block_table = Tensor(device(block_table_), DType::kI32, {seqs, max_blocks_});
     token_ids = Tensor(device(token_ids_), DType::kI32, {rows});
     ngrams = Tensor(device(ngrams_), DType::kI32, {rows, config_.engram_max_ngram_size});
-    image_rows = batch.image_rows.empty() ? Tensor() : Tensor(device(image_rows_), DType::kU8, {rows});
+    image_rows =
+        batch.image_rows.empty() ? Tensor() : Tensor(device(image_rows_), DType::kU8, {rows});
     logit_rows = Tensor(device(logit_rows_), DType::kI32, {logits});
     entries.clear();
     for (int64_t r : ratios_) {

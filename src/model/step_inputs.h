@@ -1,7 +1,7 @@
 // StepInputs: a Batch flattened into the arrays that the ops read, on the device.
 //
-// Everything here follows from token ids, positions and block tables alone, so it can be built before
-// the step runs. Fixed buffers of the model's limits; their addresses never change.
+// Everything here follows from token ids, positions and block tables alone, so it can be built
+// before the step runs. Fixed buffers of the model's limits; their addresses never change.
 #pragma once
 
 #include <map>
@@ -24,22 +24,25 @@ struct EntryInputs {
 
 class StepInputs {
   public:
-    StepInputs(const ModelConfig& config, const ModelLimits& limits, std::vector<int32_t> token_map);
+    StepInputs(const ModelConfig& config,
+               const ModelLimits& limits,
+               std::vector<int32_t> token_map);
 
     /// Bytes of device memory for the limits, and the carving of it.
     size_t device_bytes() const;
     void bind(void* device_memory);
 
-    /// Fills the arrays for this step and queues their copies. Host staging stays valid until the next build.
+    /// Fills the arrays for this step and queues their copies. Host staging stays valid until the
+    /// next build.
     void build(const Batch& batch, const CacheGeometry& geometry, Device& device);
 
     BatchView view;
-    Tensor token_ids;   ///< i32 [T]
-    Tensor ngrams;      ///< i32 [T, max_ngram] compressed ids
-    Tensor image_rows;  ///< u8 [T], empty when the step has no image row
-    Tensor logit_rows;  ///< i32 [L]
+    Tensor token_ids;                        ///< i32 [T]
+    Tensor ngrams;                           ///< i32 [T, max_ngram] compressed ids
+    Tensor image_rows;                       ///< u8 [T], empty when the step has no image row
+    Tensor logit_rows;                       ///< i32 [L]
     std::map<int64_t, EntryInputs> entries;  ///< by compress ratio
-    int64_t max_end = 0;  ///< largest end position of the step's sequences
+    int64_t max_end = 0;                     ///< largest end position of the step's sequences
 
   private:
     struct Array {

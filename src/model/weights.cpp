@@ -8,7 +8,8 @@ namespace {
 
 class Binder {
   public:
-    Binder(const Checkpoint& checkpoint, Backend& backend, ModelWeights& out) : checkpoint_(checkpoint), backend_(backend), out_(out) {}
+    Binder(const Checkpoint& checkpoint, Backend& backend, ModelWeights& out)
+        : checkpoint_(checkpoint), backend_(backend), out_(out) {}
 
     const Status& status() const { return status_; }
 
@@ -20,7 +21,8 @@ class Binder {
         m.n = w.view.dim(0);
         m.k = w.view.dim(1);
         m.weight = w.view.data;
-        if (m.dtype == DType::kFP8E4M3 || m.dtype == DType::kFP4) m.scale = stored(name + ".scale").view.ptr<uint8_t>();
+        if (m.dtype == DType::kFP8E4M3 || m.dtype == DType::kFP4)
+            m.scale = stored(name + ".scale").view.ptr<uint8_t>();
         keep(backend_.prepare(m));
         return m;
     }
@@ -61,14 +63,17 @@ class Binder {
         const int64_t n = src.numel();
         std::vector<float> values(static_cast<size_t>(n));
         for (int64_t i = 0; i < n; ++i) {
-            values[static_cast<size_t>(i)] = src.dtype == DType::kBF16 ? to_float(src.ptr<bf16>()[i]) : src.ptr<float>()[i];
+            values[static_cast<size_t>(i)] =
+                src.dtype == DType::kBF16 ? to_float(src.ptr<bf16>()[i]) : src.ptr<float>()[i];
         }
         Tensor t = own(values.data(), DType::kF32, n);
         if (src.ndim == 2) t = t.reshaped({src.dim(0), src.dim(1)});
         return t;
     }
 
-    Tensor i64(const std::vector<int64_t>& values) { return own(values.data(), DType::kI64, static_cast<int64_t>(values.size())); }
+    Tensor i64(const std::vector<int64_t>& values) {
+        return own(values.data(), DType::kI64, static_cast<int64_t>(values.size()));
+    }
 
   private:
     const StoredTensor& stored(const std::string& name) {
@@ -109,8 +114,10 @@ EngramWeights bind_engram(Binder& b, const ModelConfig& c, int64_t layer) {
     e.wkv = b.matrix(p + "wkv");
     e.q_weight = b.f32(p + "q_weight");
     e.k_weight = b.f32(p + "k_weight");
-    e.multipliers = b.i64(engram_multipliers(layer, c.engram_max_ngram_size, c.engram_compressed_vocab_size));
-    const std::vector<int64_t> primes = c.engram_primes()[static_cast<size_t>(c.engram_table(layer))];
+    e.multipliers =
+        b.i64(engram_multipliers(layer, c.engram_max_ngram_size, c.engram_compressed_vocab_size));
+    const std::vector<int64_t> primes =
+        c.engram_primes()[static_cast<size_t>(c.engram_table(layer))];
     std::vector<int64_t> offsets;
     int64_t sum = 0;
     for (int64_t prime : primes) {
@@ -141,7 +148,8 @@ LayerWeights bind_block(Binder& b, const std::string& p, int64_t num_experts) {
     w.gate_bias = b.f32(p + "ffn.gate.bias");
     w.gate_bias_vl = b.f32(p + "ffn.gate.bias_vl");
     w.shared = bind_expert(b, p + "ffn.shared_experts");
-    for (int64_t e = 0; e < num_experts; ++e) w.experts.push_back(bind_expert(b, p + "ffn.experts." + std::to_string(e)));
+    for (int64_t e = 0; e < num_experts; ++e)
+        w.experts.push_back(bind_expert(b, p + "ffn.experts." + std::to_string(e)));
     return w;
 }
 
@@ -182,7 +190,8 @@ Status bind_dspark_weights(const Checkpoint& checkpoint, Backend& backend, Model
     d.main_proj = b.matrix("mtp.0.main_proj");
     d.main_norm = b.f32("mtp.0.main_norm.weight");
     for (int64_t m = 0; m < c.num_nextn_predict_layers; ++m) {
-        d.stages.push_back(bind_block(b, "mtp." + std::to_string(m) + ".", c.dspark_n_routed_experts));
+        d.stages.push_back(
+            bind_block(b, "mtp." + std::to_string(m) + ".", c.dspark_n_routed_experts));
     }
     const std::string last = "mtp." + std::to_string(c.num_nextn_predict_layers - 1) + ".";
     d.norm = b.f32(last + "norm.weight");

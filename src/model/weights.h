@@ -1,7 +1,8 @@
 // ModelWeights: the checkpoint's tensors bound to their roles and brought to a backend.
 //
-// Matrices stay in their stored format (ops/weight_matrix.h); small vectors become f32 (exact). Names of
-// members are the checkpoint's names. Which layer has which part follows from its role (model spec 1.4).
+// Matrices stay in their stored format (ops/weight_matrix.h); small vectors become f32 (exact).
+// Names of members are the checkpoint's names. Which layer has which part follows from its role
+// (model spec 1.4).
 #pragma once
 
 #include <deque>
@@ -30,11 +31,11 @@ struct IndexerWeights {
 };
 
 struct EngramWeights {
-    WeightMatrix table;               ///< [rows, ed] FP8, one scale per row and 32 columns
-    WeightMatrix wkv;                 ///< [(hc+1)·D, cols·ed] FP8
-    Tensor q_weight, k_weight;        ///< f32 [hc, D]
-    Tensor multipliers;               ///< i64 [max_ngram]
-    Tensor primes, offsets;           ///< i64 [cols]
+    WeightMatrix table;         ///< [rows, ed] FP8, one scale per row and 32 columns
+    WeightMatrix wkv;           ///< [(hc+1)·D, cols·ed] FP8
+    Tensor q_weight, k_weight;  ///< f32 [hc, D]
+    Tensor multipliers;         ///< i64 [max_ngram]
+    Tensor primes, offsets;     ///< i64 [cols]
 };
 
 struct LayerWeights {
@@ -64,13 +65,14 @@ struct DsparkWeights {
 
 struct ModelWeights {
     std::vector<LayerWeights> layers;
-    DsparkWeights dspark;  ///< empty unless bind_dspark_weights was called
-    WeightMatrix embed, head;  ///< [V, D]
-    Tensor norm;               ///< f32 [D]
+    DsparkWeights dspark;                   ///< empty unless bind_dspark_weights was called
+    WeightMatrix embed, head;               ///< [V, D]
+    Tensor norm;                            ///< f32 [D]
     std::deque<std::vector<uint8_t>> host;  ///< converted small tensors of a host backend live here
 };
 
-/// Binds every backbone tensor of the (already validated) checkpoint and prepares it on the backend.
+/// Binds every backbone tensor of the (already validated) checkpoint and prepares it on the
+/// backend.
 Status bind_weights(const Checkpoint& checkpoint, Backend& backend, ModelWeights& out);
 /// The same for mtp.*, which only a drafting model needs. The checkpoint has at least one stage.
 Status bind_dspark_weights(const Checkpoint& checkpoint, Backend& backend, ModelWeights& out);

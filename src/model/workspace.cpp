@@ -5,13 +5,14 @@
 namespace deepinfer {
 namespace {
 
-// Index scores are produced and consumed in row tiles of at most this many elements (64 MiB in fp32), so
-// that a long context times a long chunk needs no T × n matrix.
+// Index scores are produced and consumed in row tiles of at most this many elements (64 MiB in
+// fp32), so that a long context times a long chunk needs no T × n matrix.
 constexpr int64_t kScoreElements = int64_t{16} << 20;
 
 }  // namespace
 
-size_t Workspace::carve(const ModelConfig& c, const ModelLimits& limits, DType acc, void* memory, Workspace* out) {
+size_t Workspace::carve(
+    const ModelConfig& c, const ModelLimits& limits, DType acc, void* memory, Workspace* out) {
     size_t used = 0;
     const auto take = [&](DType t, std::initializer_list<int64_t> dims) {
         Tensor tensor(memory == nullptr ? nullptr : static_cast<uint8_t*>(memory) + used, t, dims);
@@ -21,8 +22,11 @@ size_t Workspace::carve(const ModelConfig& c, const ModelLimits& limits, DType a
     const int64_t drafts = limits.max_draft_seqs, draft_rows = drafts * c.dspark_block_size;
     // The blocks of a draft pass through the same tensors as a step's rows.
     const int64_t t = std::max(limits.max_rows, draft_rows);
-    const int64_t experts = drafts > 0 ? std::max(c.n_routed_experts, c.dspark_n_routed_experts) : c.n_routed_experts;
-    const int64_t chosen = drafts > 0 ? std::max(c.num_experts_per_tok, c.dspark_num_experts_per_tok) : c.num_experts_per_tok;
+    const int64_t experts =
+        drafts > 0 ? std::max(c.n_routed_experts, c.dspark_n_routed_experts) : c.n_routed_experts;
+    const int64_t chosen = drafts > 0
+                               ? std::max(c.num_experts_per_tok, c.dspark_num_experts_per_tok)
+                               : c.num_experts_per_tok;
     const int64_t hc = c.hc_mult, d = c.hidden_size, heads = c.num_attention_heads, dh = c.head_dim;
     const int64_t half_rope = c.qk_rope_head_dim / 2, cols = c.engram_columns();
     const DType b = DType::kBF16;
@@ -52,7 +56,8 @@ size_t Workspace::carve(const ModelConfig& c, const ModelLimits& limits, DType a
     w.index_key = take(b, {t, c.index_head_dim});
     w.index_q = take(b, {t, c.index_n_heads, c.index_head_dim});
     w.head_weights = take(b, {t, c.index_n_heads});
-    w.scores = take(acc, {std::max(limits.max_positions, std::min(kScoreElements, t * limits.max_positions))});
+    w.scores = take(
+        acc, {std::max(limits.max_positions, std::min(kScoreElements, t * limits.max_positions))});
     w.candidates = take(DType::kI32, {t, std::max<int64_t>(1, c.candidate_topk_blocks)});
     w.lists = take(DType::kI32, {t, c.index_topk});
     w.router_scores = take(acc, {t, experts});
@@ -77,6 +82,8 @@ size_t Workspace::carve(const ModelConfig& c, const ModelLimits& limits, DType a
     return used;
 }
 
-int64_t Workspace::score_tile_rows(int64_t n) const { return std::max<int64_t>(1, scores.numel() / std::max<int64_t>(1, n)); }
+int64_t Workspace::score_tile_rows(int64_t n) const {
+    return std::max<int64_t>(1, scores.numel() / std::max<int64_t>(1, n));
+}
 
 }  // namespace deepinfer

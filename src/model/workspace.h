@@ -1,7 +1,8 @@
 // Workspace: every activation tensor of one step, allocated once for the model's limits.
 //
-// Fixed addresses and a stated size: nothing is allocated during a step, and a captured device graph
-// stays valid. Tensors have max_rows rows (or the rows of the largest draft); a step uses the first T of them (`rows(0, T)`).
+// Fixed addresses and a stated size: nothing is allocated during a step, and a captured device
+// graph stays valid. Tensors have max_rows rows (or the rows of the largest draft); a step uses the
+// first T of them (`rows(0, T)`).
 #pragma once
 
 #include "checkpoint/hf_config.h"
@@ -12,15 +13,15 @@
 namespace deepinfer {
 
 struct Workspace {
-    Tensor x, x_next;             ///< bf16 [T, hc, D]  residual streams, swapped by every expand
-    Tensor pre, post, comb;       ///< acc  [T, hc], [T, hc], [T, hc, hc]  this site's mixes
-    Tensor pre_in;                ///< acc  [T, hc]     previous site's pre
-    Tensor u, uq, y;              ///< bf16 [T, D]      collapsed+normed input, its q8 form, sublayer output
-    Tensor qr, qrq;               ///< bf16 [T, ql]
-    Tensor q, o;                  ///< bf16 [T, H, dh]
-    Tensor og;                    ///< bf16 [T, G·ol]
-    Tensor kv;                    ///< bf16 [T, dh]
-    Tensor window_rows;           ///< u8   [T, window_row_bytes]
+    Tensor x, x_next;        ///< bf16 [T, hc, D]  residual streams, swapped by every expand
+    Tensor pre, post, comb;  ///< acc  [T, hc], [T, hc], [T, hc, hc]  this site's mixes
+    Tensor pre_in;           ///< acc  [T, hc]     previous site's pre
+    Tensor u, uq, y;     ///< bf16 [T, D]      collapsed+normed input, its q8 form, sublayer output
+    Tensor qr, qrq;      ///< bf16 [T, ql]
+    Tensor q, o;         ///< bf16 [T, H, dh]
+    Tensor og;           ///< bf16 [T, G·ol]
+    Tensor kv;           ///< bf16 [T, dh]
+    Tensor window_rows;  ///< u8   [T, window_row_bytes]
     Tensor cs_window, cs_global;  ///< acc  [T, rd/2, 2]
     Tensor cs_entry;              ///< acc  [T, rd/2, 2]
     Tensor z, g;                  ///< acc  [T, dh]     compressor
@@ -41,16 +42,21 @@ struct Workspace {
     Tensor h;                     ///< bf16 [L, D]      rows for the head
     Tensor h_all;                 ///< bf16 [T, D]
     Tensor logits;                ///< acc  [L, V]
-    // Drafting alone; R sequences, S = R · dspark_block_size block rows (T above is at least S then).
-    Tensor draft_base;            ///< acc  [S, V]      logits before the Markov bias
-    Tensor draft_logits;          ///< acc  [R, V]      of the position in hand
-    Tensor draft_tokens;          ///< i32  [block, R]
-    Tensor draft_confidence;      ///< acc  [block, R]
-    Tensor confidence_hidden;     ///< acc  [S, 1]      the hidden state's share of the confidence
-    Tensor markov_e;              ///< bf16 [R, 1, r]   Markov embedding of the token before
+    // Drafting alone; R sequences, S = R · dspark_block_size block rows (T above is at least S
+    // then).
+    Tensor draft_base;         ///< acc  [S, V]      logits before the Markov bias
+    Tensor draft_logits;       ///< acc  [R, V]      of the position in hand
+    Tensor draft_tokens;       ///< i32  [block, R]
+    Tensor draft_confidence;   ///< acc  [block, R]
+    Tensor confidence_hidden;  ///< acc  [S, 1]      the hidden state's share of the confidence
+    Tensor markov_e;           ///< bf16 [R, 1, r]   Markov embedding of the token before
 
     /// Sizes everything; with a null arena only counts. Returns the bytes.
-    static size_t carve(const ModelConfig& config, const ModelLimits& limits, DType acc, void* memory, Workspace* out);
+    static size_t carve(const ModelConfig& config,
+                        const ModelLimits& limits,
+                        DType acc,
+                        void* memory,
+                        Workspace* out);
 
     /// Rows of one index-score tile for n visible entries (at least 1).
     int64_t score_tile_rows(int64_t n) const;

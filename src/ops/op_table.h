@@ -60,7 +60,8 @@ struct OpTable {
     SwigluOp swiglu = nullptr;
     MoeFfnOp moe_ffn = nullptr;
 
-    // Drafting alone (model/dspark.h). A backend may leave them null; its model then refuses to draft.
+    // Drafting alone (model/dspark.h). A backend may leave them null; its model then refuses to
+    // draft.
     DraftAttentionOp draft_attention = nullptr;
     AddRowsOp add_rows = nullptr;
     ArgmaxRowsOp argmax_rows = nullptr;

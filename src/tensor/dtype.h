@@ -30,12 +30,17 @@ const char* dtype_name(DType t);
 constexpr int dtype_bits(DType t) {
     switch (t) {
         case DType::kF64:
-        case DType::kI64: return 64;
+        case DType::kI64:
+            return 64;
         case DType::kF32:
-        case DType::kI32: return 32;
-        case DType::kBF16: return 16;
-        case DType::kFP4: return 4;
-        default: return 8;
+        case DType::kI32:
+            return 32;
+        case DType::kBF16:
+            return 16;
+        case DType::kFP4:
+            return 4;
+        default:
+            return 8;
     }
 }
 
@@ -44,7 +49,9 @@ struct bf16 {
     uint16_t bits = 0;
 };
 
-inline float to_float(bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
+inline float to_float(bf16 x) {
+    return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
+}
 
 /// Round to nearest even; NaN stays NaN.
 inline bf16 to_bf16(float x) {
@@ -53,9 +60,13 @@ inline bf16 to_bf16(float x) {
     return {static_cast<uint16_t>((u + 0x7FFFu + ((u >> 16) & 1u)) >> 16)};
 }
 /// A double reaches bf16 through fp32 (two roundings), as the exact goldens do.
-inline bf16 to_bf16(double x) { return to_bf16(static_cast<float>(x)); }
+inline bf16 to_bf16(double x) {
+    return to_bf16(static_cast<float>(x));
+}
 
-inline float round_bf16(float x) { return to_float(to_bf16(x)); }
+inline float round_bf16(float x) {
+    return to_float(to_bf16(x));
+}
 
 /// Value of an FP8 E4M3FN code.
 inline float e4m3_to_float(uint8_t c) {
@@ -94,15 +105,31 @@ inline float ue8m0_to_float(uint8_t c) {
 
 /// Value of an E2M1 code 0..15 (code 8 is +0 here; the sign of zero never matters downstream).
 inline float e2m1_to_float(uint8_t code) {
-    constexpr float kTable[16] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f,
-                                  0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+    constexpr float kTable[16] = {0.0f,
+                                  0.5f,
+                                  1.0f,
+                                  1.5f,
+                                  2.0f,
+                                  3.0f,
+                                  4.0f,
+                                  6.0f,
+                                  0.0f,
+                                  -0.5f,
+                                  -1.0f,
+                                  -1.5f,
+                                  -2.0f,
+                                  -3.0f,
+                                  -4.0f,
+                                  -6.0f};
     return kTable[code & 15u];
 }
 
-/// Nearest E2M1 code, ties to the even code, clamped to ±6; the sign bit is copied (so -0 is code 8).
+/// Nearest E2M1 code, ties to the even code, clamped to ±6; the sign bit is copied (so -0 is code
+/// 8).
 inline uint8_t float_to_e2m1(float x) {
     const float a = std::fabs(x);
-    // Thresholds between magnitudes; a tie goes to the even code, hence > at odd and >= at even targets.
+    // Thresholds between magnitudes; a tie goes to the even code, hence > at odd and >= at even
+    // targets.
     uint8_t c = 0;
     c = static_cast<uint8_t>(c + (a > 0.25f));
     c = static_cast<uint8_t>(c + (a >= 0.75f));

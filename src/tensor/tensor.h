@@ -25,7 +25,8 @@ struct Tensor {
 
     Tensor() = default;
     /// A dense tensor over `p`.
-    Tensor(void* p, DType t, std::initializer_list<int64_t> dims) : data(p), dtype(t), ndim(static_cast<int>(dims.size())) {
+    Tensor(void* p, DType t, std::initializer_list<int64_t> dims)
+        : data(p), dtype(t), ndim(static_cast<int>(dims.size())) {
         DI_CHECK(dims.size() <= kMaxDims);
         int i = 0;
         for (int64_t d : dims) shape[static_cast<size_t>(i++)] = d;
@@ -46,7 +47,8 @@ struct Tensor {
     bool dense() const {
         int64_t s = 1;
         for (int i = ndim - 1; i >= 0; --i) {
-            if (shape[static_cast<size_t>(i)] != 1 && stride[static_cast<size_t>(i)] != s) return false;
+            if (shape[static_cast<size_t>(i)] != 1 && stride[static_cast<size_t>(i)] != s)
+                return false;
             s *= shape[static_cast<size_t>(i)];
         }
         return true;

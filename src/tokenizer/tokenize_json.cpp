@@ -1,7 +1,9 @@
 // The JSON Lines form of the tokenizer (tokenize_json_line in deepinfer/tokenizer.h).
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string>
 
+#include "deepinfer/json_guard.h"
 #include "deepinfer/tokenizer.h"
 
 namespace deepinfer {
@@ -163,6 +165,9 @@ Result<json> answer(const Tokenizer& tokenizer, const json& request, TokenizeOp 
 std::string tokenize_json_line(const Tokenizer& tokenizer,
                                std::string_view line,
                                TokenizeOp default_op) {
+    if (json_nests_deeper(line)) {
+        return error_line(nullptr, "the line nests deeper than " + std::to_string(kMaxJsonDepth));
+    }
     json request = json::parse(line.begin(), line.end(), nullptr, false);
     bool lone_surrogate = false;
     if (request.is_discarded()) {

@@ -1,5 +1,5 @@
-// The judge's door as a self-contained program for a bare GPU host: runs given token ids on any linked backend and
-// writes every named intermediate (see deepinfer/judge.h).
+// The judge's door as a self-contained program for a bare GPU host: runs given token ids on any
+// linked backend and writes every named intermediate (see deepinfer/judge.h).
 //
 //   gpu_forward BACKEND MODEL_DIR INPUT OUTPUT [--chunk N] [--force FILE]...
 #include <cstdio>
@@ -12,7 +12,9 @@
 
 int main(int argc, char** argv) {
     if (argc < 5) {
-        std::fprintf(stderr, "usage: gpu_forward BACKEND MODEL_DIR INPUT OUTPUT [--chunk N] [--force FILE]...\n");
+        std::fprintf(
+            stderr,
+            "usage: gpu_forward BACKEND MODEL_DIR INPUT OUTPUT [--chunk N] [--force FILE]...\n");
         return 2;
     }
     deepinfer::register_ref_backends();

@@ -13,10 +13,14 @@ namespace {
 constexpr size_t kGuard = 256;
 constexpr uint8_t kGuardByte = 0xA5;
 
-bool is_float(DType t) { return t == DType::kF32 || t == DType::kF64 || t == DType::kBF16; }
+bool is_float(DType t) {
+    return t == DType::kF32 || t == DType::kF64 || t == DType::kBF16;
+}
 
 /// Marker of outputs: NaN for every float format, and no value an op writes for integers.
-uint8_t poison(DType t) { return is_float(t) ? 0xFF : 0x5B; }
+uint8_t poison(DType t) {
+    return is_float(t) ? 0xFF : 0x5B;
+}
 
 Tensor tensor_over(void* data, DType t, const std::vector<int64_t>& dims, int64_t row_pad) {
     Tensor v;
@@ -46,7 +50,8 @@ void each(const Tensor& t, F&& f) {
     for (;;) {
         f(index);
         int d = t.ndim - 1;
-        while (d >= 0 && ++index[static_cast<size_t>(d)] == t.dim(d)) index[static_cast<size_t>(d--)] = 0;
+        while (d >= 0 && ++index[static_cast<size_t>(d)] == t.dim(d))
+            index[static_cast<size_t>(d--)] = 0;
         if (d < 0) return;
     }
 }
@@ -68,17 +73,24 @@ std::string place(const std::vector<int64_t>& index) {
 double value_at(const Tensor& t, const std::vector<int64_t>& index) {
     const int64_t o = offset_of(t, index);
     switch (t.dtype) {
-        case DType::kF32: return static_cast<double>(t.ptr<float>()[o]);
-        case DType::kF64: return t.ptr<double>()[o];
-        case DType::kBF16: return static_cast<double>(to_float(t.ptr<bf16>()[o]));
-        case DType::kI32: return t.ptr<int32_t>()[o];
-        case DType::kI64: return static_cast<double>(t.ptr<int64_t>()[o]);
-        default: return t.ptr<uint8_t>()[o];
+        case DType::kF32:
+            return static_cast<double>(t.ptr<float>()[o]);
+        case DType::kF64:
+            return t.ptr<double>()[o];
+        case DType::kBF16:
+            return static_cast<double>(to_float(t.ptr<bf16>()[o]));
+        case DType::kI32:
+            return t.ptr<int32_t>()[o];
+        case DType::kI64:
+            return static_cast<double>(t.ptr<int64_t>()[o]);
+        default:
+            return t.ptr<uint8_t>()[o];
     }
 }
 
 std::vector<uint8_t> row_bytes(const HostTensor& t, int64_t row) {
-    const int64_t size = dtype_bits(t.view.dtype) / 8, n = t.view.numel() / std::max<int64_t>(1, t.view.dim(0));
+    const int64_t size = dtype_bits(t.view.dtype) / 8,
+                  n = t.view.numel() / std::max<int64_t>(1, t.view.dim(0));
     const uint8_t* p = t.memory.data() + row * t.view.stride[0] * size;
     return std::vector<uint8_t>(p, p + n * size);
 }
@@ -127,10 +139,15 @@ HostTensor make_tensor(DType t, std::vector<int64_t> dims, int64_t row_pad) {
     return h;
 }
 
-HostTensor normal_bf16(std::mt19937_64& rng, std::vector<int64_t> dims, float scale, int64_t row_pad) {
+HostTensor normal_bf16(std::mt19937_64& rng,
+                       std::vector<int64_t> dims,
+                       float scale,
+                       int64_t row_pad) {
     HostTensor h = make_tensor(DType::kBF16, std::move(dims), row_pad);
     std::normal_distribution<float> d;
-    each(h.view, [&](const std::vector<int64_t>& i) { h.view.ptr<bf16>()[offset_of(h.view, i)] = to_bf16(d(rng) * scale); });
+    each(h.view, [&](const std::vector<int64_t>& i) {
+        h.view.ptr<bf16>()[offset_of(h.view, i)] = to_bf16(d(rng) * scale);
+    });
     return h;
 }
 
@@ -166,7 +183,8 @@ HostWeight random_weight(std::mt19937_64& rng, DType t, int64_t n, int64_t k) {
     w.codes.resize(static_cast<size_t>(bytes));
     std::normal_distribution<float> d;
     std::uniform_int_distribution<int> byte(0, 255), wobble(-3, 3);
-    const int center = 127 - static_cast<int>(std::lround(std::log2(16.0 * std::sqrt(static_cast<double>(k)))));
+    const int center =
+        127 - static_cast<int>(std::lround(std::log2(16.0 * std::sqrt(static_cast<double>(k)))));
     if (t == DType::kFP8E4M3) {
         for (auto& c : w.codes) {
             c = static_cast<uint8_t>(byte(rng));  // all codes, subnormals too
@@ -181,8 +199,10 @@ HostWeight random_weight(std::mt19937_64& rng, DType t, int64_t n, int64_t k) {
     } else {
         const float scale = 1.0f / std::sqrt(static_cast<float>(k));
         for (int64_t i = 0; i < n * k; ++i) {
-            if (t == DType::kBF16) reinterpret_cast<bf16*>(w.codes.data())[i] = to_bf16(d(rng) * scale);
-            else reinterpret_cast<float*>(w.codes.data())[i] = d(rng) * scale;
+            if (t == DType::kBF16)
+                reinterpret_cast<bf16*>(w.codes.data())[i] = to_bf16(d(rng) * scale);
+            else
+                reinterpret_cast<float*>(w.codes.data())[i] = d(rng) * scale;
         }
     }
     w.view.weight = w.codes.data();
@@ -214,7 +234,9 @@ Arg Case::add(const HostTensor& t, bool changes) {
     return host_.size() - 1;
 }
 
-Arg Case::output(DType t, std::vector<int64_t> dims, int64_t row_pad) { return add(make_tensor(t, std::move(dims), row_pad), true); }
+Arg Case::output(DType t, std::vector<int64_t> dims, int64_t row_pad) {
+    return add(make_tensor(t, std::move(dims), row_pad), true);
+}
 
 Arg Case::none() {
     host_.emplace_back();
@@ -247,9 +269,11 @@ void Case::run_gpu(const Call& call) {
         Result<Buffer> buffer = device.allocate(image.size());
         ASSERT_TRUE(buffer.ok()) << buffer.status().to_string();
         impl_->buffers.push_back(std::move(buffer).value());
-        device.copy_to_device(device.stream(), impl_->buffers.back().data(), image.data(), image.size());
+        device.copy_to_device(
+            device.stream(), impl_->buffers.back().data(), image.data(), image.size());
         device.stream().synchronize();
-        v.data = h.memory.empty() ? nullptr : static_cast<uint8_t*>(impl_->buffers.back().data()) + kGuard;
+        v.data = h.memory.empty() ? nullptr
+                                  : static_cast<uint8_t*>(impl_->buffers.back().data()) + kGuard;
         args.push_back(v);
     }
     call(b->ops(), device.stream(), args);
@@ -261,7 +285,8 @@ void Case::run_gpu(const Call& call) {
         device.stream().synchronize();
         for (size_t g = 0; g < kGuard; ++g) {
             EXPECT_EQ(image[g], kGuardByte) << "byte before tensor " << i;
-            EXPECT_EQ(image[kGuard + r.memory.size() + g], kGuardByte) << "byte " << g << " after tensor " << i;
+            EXPECT_EQ(image[kGuard + r.memory.size() + g], kGuardByte)
+                << "byte " << g << " after tensor " << i;
             if (::testing::Test::HasFailure()) break;
         }
         std::copy(image.begin() + kGuard, image.end() - kGuard, r.memory.begin());
@@ -283,11 +308,16 @@ void Case::expect_equal(Arg a, const std::string& what) {
     std::string first;
     each(want, [&](const std::vector<int64_t>& i) {
         const int64_t size = dtype_bits(want.dtype) / 8, o = offset_of(want, i) * size;
-        if (std::memcmp(host_[a].memory.data() + o, back_[a].memory.data() + o, static_cast<size_t>(size)) == 0) return;
-        if (wrong++ == 0) first = place(i) + ": " + std::to_string(value_at(got, i)) + " instead of " + std::to_string(value_at(want, i));
+        if (std::memcmp(host_[a].memory.data() + o,
+                        back_[a].memory.data() + o,
+                        static_cast<size_t>(size)) == 0)
+            return;
+        if (wrong++ == 0)
+            first = place(i) + ": " + std::to_string(value_at(got, i)) + " instead of " +
+                    std::to_string(value_at(want, i));
     });
-    ADD_FAILURE() << what << " " << wrong << " of " << want.numel() << " elements differ, first " << first
-                  << (wrong == 0 ? "(only padding)" : "");
+    ADD_FAILURE() << what << " " << wrong << " of " << want.numel() << " elements differ, first "
+                  << first << (wrong == 0 ? "(only padding)" : "");
 }
 
 void Case::expect_close(Arg a, double l2, const std::string& what) {
@@ -301,7 +331,8 @@ void Case::expect_close(Arg a, double l2, const std::string& what) {
         const double w = value_at(want, i), g = value_at(got, i);
         if (!std::isfinite(w) || !std::isfinite(g)) {
             const bool same = (std::isnan(w) && std::isnan(g)) || w == g;
-            if (!same && bad.empty()) bad = place(i) + ": " + std::to_string(g) + " instead of " + std::to_string(w);
+            if (!same && bad.empty())
+                bad = place(i) + ": " + std::to_string(g) + " instead of " + std::to_string(w);
             return;
         }
         diff += (g - w) * (g - w);
@@ -310,7 +341,8 @@ void Case::expect_close(Arg a, double l2, const std::string& what) {
     });
     EXPECT_TRUE(bad.empty()) << what << " " << bad;
     if (n == 0) return;
-    EXPECT_LE(std::sqrt(diff), l2 * std::sqrt(norm) + 1e-30) << what << " relative L2 " << std::sqrt(diff / (norm + 1e-300));
+    EXPECT_LE(std::sqrt(diff), l2 * std::sqrt(norm) + 1e-30)
+        << what << " relative L2 " << std::sqrt(diff / (norm + 1e-300));
     const double rms = std::sqrt(norm / static_cast<double>(n));
     double worst = 0;
     std::string where;

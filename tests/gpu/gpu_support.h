@@ -1,12 +1,13 @@
-// Twin tests on a GPU: the same op call on the host twin and on the device, and what came back compared.
+// Twin tests on a GPU: the same op call on the host twin and on the device, and what came back
+// compared.
 //
 //   Case c;
 //   const Arg x = c.input(random_bf16(...)), out = c.output(DType::kBF16, {rows, n});
-//   c.run([&](const OpTable& ops, Stream& s, const Args& a) { ops.rms_norm(s, a[x], a[w], 1e-6f, a[out]); });
-//   c.expect_close(out, 2e-3);
+//   c.run([&](const OpTable& ops, Stream& s, const Args& a) { ops.rms_norm(s, a[x], a[w], 1e-6f,
+//   a[out]); }); c.expect_close(out, 2e-3);
 //
-// Outputs start as NaN (floats) or a marker (integers) and stand between guard bytes on the device, so a missed
-// element and a stray write both show. Random values are seeded by the test's name.
+// Outputs start as NaN (floats) or a marker (integers) and stand between guard bytes on the device,
+// so a missed element and a stray write both show. Random values are seeded by the test's name.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -43,7 +44,10 @@ struct HostTensor {
 };
 HostTensor make_tensor(DType t, std::vector<int64_t> dims, int64_t row_pad = 0);
 
-HostTensor normal_bf16(std::mt19937_64& rng, std::vector<int64_t> dims, float scale = 1.0f, int64_t row_pad = 0);
+HostTensor normal_bf16(std::mt19937_64& rng,
+                       std::vector<int64_t> dims,
+                       float scale = 1.0f,
+                       int64_t row_pad = 0);
 HostTensor normal_f32(std::mt19937_64& rng, std::vector<int64_t> dims, float scale = 1.0f);
 HostTensor ints(std::vector<int32_t> values, std::vector<int64_t> dims);
 HostTensor longs(std::vector<int64_t> values, std::vector<int64_t> dims);
@@ -79,7 +83,8 @@ class Case {
     void run_gpu(const Call& call);
 
     void expect_equal(Arg a, const std::string& what = "");
-    /// NaN and Inf at the same places; relative L2 within `l2`; no element off by more than 30 · l2 of max(|twin|, rms).
+    /// NaN and Inf at the same places; relative L2 within `l2`; no element off by more than 30 · l2
+    /// of max(|twin|, rms).
     void expect_close(Arg a, double l2, const std::string& what = "");
     void expect_guards();
 

@@ -1,4 +1,5 @@
-// Matrix products on the device against the fp32 twin, and a row alone against the same row in a batch.
+// Matrix products on the device against the fp32 twin, and a row alone against the same row in a
+// batch.
 #include "gpu/gpu_support.h"
 
 namespace deepinfer::gpu_test {
@@ -14,18 +15,37 @@ class LinearGpu : public GpuTest {
         const HostWeight w = random_weight(rng, t, s.n, s.k);
         const WeightMatrix d = on_device(w);
         Case c;
-        const Arg x = c.input(normal_bf16(rng, {s.m, s.k}, 1.0f, s.pad)), out = c.output(out_type, {s.m, s.n}, s.pad);
-        c.run([&](const OpTable& ops, Stream& st, const Args& a) { ops.linear(st, a[x], w.view, a[out]); },
-              [&](const OpTable& ops, Stream& st, const Args& a) { ops.linear(st, a[x], d, a[out]); });
-        c.expect_close(out, out_type == DType::kBF16 ? 1e-3 : 1e-5,
-                       std::string(dtype_name(t)) + " m " + std::to_string(s.m) + " n " + std::to_string(s.n) + " k " + std::to_string(s.k));
+        const Arg x = c.input(normal_bf16(rng, {s.m, s.k}, 1.0f, s.pad)),
+                  out = c.output(out_type, {s.m, s.n}, s.pad);
+        c.run(
+            [&](const OpTable& ops, Stream& st, const Args& a) {
+                ops.linear(st, a[x], w.view, a[out]);
+            },
+            [&](const OpTable& ops, Stream& st, const Args& a) {
+                ops.linear(st, a[x], d, a[out]);
+            });
+        c.expect_close(out,
+                       out_type == DType::kBF16 ? 1e-3 : 1e-5,
+                       std::string(dtype_name(t)) + " m " + std::to_string(s.m) + " n " +
+                           std::to_string(s.n) + " k " + std::to_string(s.k));
     }
 };
 
 TEST_F(LinearGpu, MatchesTwinInEveryFormat) {
-    const Shape shapes[] = {{0, 64, 64, 0},    {1, 1, 32, 0},      {1, 17, 96, 0},    {2, 32, 64, 8},     {3, 64, 256, 3},
-                            {7, 96, 128, 0},   {8, 100, 160, 0},   {9, 128, 320, 0},  {16, 384, 384, 16}, {17, 130, 1280, 0},
-                            {33, 512, 512, 0}, {64, 256, 2304, 0}, {65, 64, 1056, 1}, {5, 48, 5120, 0}};
+    const Shape shapes[] = {{0, 64, 64, 0},
+                            {1, 1, 32, 0},
+                            {1, 17, 96, 0},
+                            {2, 32, 64, 8},
+                            {3, 64, 256, 3},
+                            {7, 96, 128, 0},
+                            {8, 100, 160, 0},
+                            {9, 128, 320, 0},
+                            {16, 384, 384, 16},
+                            {17, 130, 1280, 0},
+                            {33, 512, 512, 0},
+                            {64, 256, 2304, 0},
+                            {65, 64, 1056, 1},
+                            {5, 48, 5120, 0}};
     for (DType t : {DType::kFP8E4M3, DType::kFP4, DType::kBF16, DType::kF32}) {
         for (const Shape& s : shapes) {
             check(t, s, DType::kBF16);
@@ -53,8 +73,12 @@ TEST_F(LinearGpu, RowIgnoresItsBatch) {
         DType t;
         int64_t n, k;
     };
-    const Matrix matrices[] = {{DType::kFP8E4M3, 1792, 5120}, {DType::kFP8E4M3, 4096, 1280}, {DType::kFP4, 320, 5120},
-                               {DType::kFP4, 512, 2304},      {DType::kBF16, 384, 5120},     {DType::kF32, 24, 512}};
+    const Matrix matrices[] = {{DType::kFP8E4M3, 1792, 5120},
+                               {DType::kFP8E4M3, 4096, 1280},
+                               {DType::kFP4, 320, 5120},
+                               {DType::kFP4, 512, 2304},
+                               {DType::kBF16, 384, 5120},
+                               {DType::kF32, 24, 512}};
     for (const Matrix& m : matrices) {
         const HostWeight w = random_weight(rng, m.t, m.n, m.k);
         const WeightMatrix d = on_device(w);
@@ -66,11 +90,14 @@ TEST_F(LinearGpu, RowIgnoresItsBatch) {
             part.view = all.view.rows(0, rows);
             part.memory.resize(static_cast<size_t>(rows * m.k * 2));
             const Arg x = c.input(part), out = c.output(DType::kF32, {rows, m.n});
-            c.run_gpu([&](const OpTable& ops, Stream& s, const Args& a) { ops.linear(s, a[x], d, a[out]); });
+            c.run_gpu([&](const OpTable& ops, Stream& s, const Args& a) {
+                ops.linear(s, a[x], d, a[out]);
+            });
             for (int64_t r = 0; r < rows; ++r) {
                 std::vector<uint8_t> bytes = row_bytes(c.gpu(out), r);
                 if (r < static_cast<int64_t>(alone.size())) {
-                    ASSERT_EQ(bytes, alone[static_cast<size_t>(r)]) << dtype_name(m.t) << " row " << r << " of " << rows;
+                    ASSERT_EQ(bytes, alone[static_cast<size_t>(r)])
+                        << dtype_name(m.t) << " row " << r << " of " << rows;
                 } else {
                     alone.push_back(std::move(bytes));
                 }
@@ -83,8 +110,11 @@ TEST_F(LinearGpu, RowIgnoresItsBatch) {
             const std::vector<uint8_t> bytes = row_bytes(all, r);
             std::copy(bytes.begin(), bytes.end(), one.memory.begin());
             const Arg x = c.input(one), out = c.output(DType::kF32, {1, m.n});
-            c.run_gpu([&](const OpTable& ops, Stream& s, const Args& a) { ops.linear(s, a[x], d, a[out]); });
-            ASSERT_EQ(row_bytes(c.gpu(out), 0), alone[static_cast<size_t>(r)]) << dtype_name(m.t) << " row " << r << " alone";
+            c.run_gpu([&](const OpTable& ops, Stream& s, const Args& a) {
+                ops.linear(s, a[x], d, a[out]);
+            });
+            ASSERT_EQ(row_bytes(c.gpu(out), 0), alone[static_cast<size_t>(r)])
+                << dtype_name(m.t) << " row " << r << " alone";
         }
     }
 }
@@ -96,21 +126,28 @@ TEST_F(LinearGpu, WidensEveryCodeExactly) {
         if (t == DType::kFP8E4M3) {
             for (int64_t i = 0; i < 256 * 32; ++i) {
                 const int code = static_cast<int>(i / 32 + i % 32 * 37) % 256;
-                w.codes[static_cast<size_t>(i)] = static_cast<uint8_t>((code & 0x7F) == 0x7F ? 0 : code);
+                w.codes[static_cast<size_t>(i)] =
+                    static_cast<uint8_t>((code & 0x7F) == 0x7F ? 0 : code);
             }
         }
         const int scales[] = {16, 90, 120, 127};
-        for (size_t i = 0; i < w.scales.size(); ++i) w.scales[i] = static_cast<uint8_t>(scales[i % 4]);
+        for (size_t i = 0; i < w.scales.size(); ++i)
+            w.scales[i] = static_cast<uint8_t>(scales[i % 4]);
         const WeightMatrix d = on_device(w);
         HostTensor eye = make_tensor(DType::kBF16, {32, 32});
-        for (int i = 0; i < 32 * 32; ++i) eye.view.ptr<bf16>()[i] = to_bf16(i / 32 == i % 32 ? 1.0f : 0.0f);
+        for (int i = 0; i < 32 * 32; ++i)
+            eye.view.ptr<bf16>()[i] = to_bf16(i / 32 == i % 32 ? 1.0f : 0.0f);
         Case c;
         const Arg x = c.input(eye), out = c.output(DType::kF32, {32, 256});
-        c.run([&](const OpTable& ops, Stream& s, const Args& a) { ops.linear(s, a[x], w.view, a[out]); },
-              [&](const OpTable& ops, Stream& s, const Args& a) { ops.linear(s, a[x], d, a[out]); });
+        c.run(
+            [&](const OpTable& ops, Stream& s, const Args& a) {
+                ops.linear(s, a[x], w.view, a[out]);
+            },
+            [&](const OpTable& ops, Stream& s, const Args& a) { ops.linear(s, a[x], d, a[out]); });
         for (int64_t r = 0; r < 32; ++r) {
             for (int64_t j = 0; j < 256; ++j) {
-                ASSERT_EQ(value_at(c.gpu(out).view, {r, j}), value_at(c.twin(out).view, {r, j})) << dtype_name(t) << " " << r << ", " << j;
+                ASSERT_EQ(value_at(c.gpu(out).view, {r, j}), value_at(c.twin(out).view, {r, j}))
+                    << dtype_name(t) << " " << r << ", " << j;
             }
         }
     }
@@ -132,16 +169,27 @@ TEST_F(LinearGpu, GroupedProjectionMatchesTwin) {
     struct Grouped {
         int64_t m, groups, ol, in;
     };
-    for (const Grouped& g : {Grouped{1, 2, 64, 256}, Grouped{5, 2, 64, 1024}, Grouped{3, 8, 1024, 4096}, Grouped{20, 3, 24, 96}, Grouped{0, 2, 32, 64},
+    for (const Grouped& g : {Grouped{1, 2, 64, 256},
+                             Grouped{5, 2, 64, 1024},
+                             Grouped{3, 8, 1024, 4096},
+                             Grouped{20, 3, 24, 96},
+                             Grouped{0, 2, 32, 64},
                              Grouped{70, 2, 40, 320}}) {
         const HostWeight w = random_weight(rng, DType::kFP8E4M3, g.groups * g.ol, g.in);
         const WeightMatrix d = on_device(w);
         Case c;
-        const Arg x = c.input(normal_bf16(rng, {g.m, g.groups * g.in})), out = c.output(DType::kBF16, {g.m, g.groups * g.ol});
+        const Arg x = c.input(normal_bf16(rng, {g.m, g.groups * g.in})),
+                  out = c.output(DType::kBF16, {g.m, g.groups * g.ol});
         const int groups = static_cast<int>(g.groups);
-        c.run([&](const OpTable& ops, Stream& s, const Args& a) { ops.grouped_o_proj(s, a[x], w.view, groups, a[out]); },
-              [&](const OpTable& ops, Stream& s, const Args& a) { ops.grouped_o_proj(s, a[x], d, groups, a[out]); });
-        c.expect_close(out, 1e-3, "grouped m " + std::to_string(g.m) + " groups " + std::to_string(g.groups));
+        c.run(
+            [&](const OpTable& ops, Stream& s, const Args& a) {
+                ops.grouped_o_proj(s, a[x], w.view, groups, a[out]);
+            },
+            [&](const OpTable& ops, Stream& s, const Args& a) {
+                ops.grouped_o_proj(s, a[x], d, groups, a[out]);
+            });
+        c.expect_close(
+            out, 1e-3, "grouped m " + std::to_string(g.m) + " groups " + std::to_string(g.groups));
     }
 }
 

@@ -1,5 +1,5 @@
-// Laws of the forward pass on the nano checkpoint, bitwise: chunking, batching, threads, block placement and
-// slots do not matter, and nothing is read that was not written.
+// Laws of the forward pass on the nano checkpoint, bitwise: chunking, batching, threads, block
+// placement and slots do not matter, and nothing is read that was not written.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -38,7 +38,10 @@ using Rows = std::vector<std::vector<uint8_t>>;
 
 class Lab {
   public:
-    Lab(const std::string& checkpoint, const std::string& backend, const std::string& isa, int threads) {
+    Lab(const std::string& checkpoint,
+        const std::string& backend,
+        const std::string& isa,
+        int threads) {
         BackendOptions options;
         options.isa = isa;
         options.num_threads = threads;
@@ -59,7 +62,8 @@ class Lab {
 
     void fresh_cache() {
         Device& device = model_.backend->device();
-        Result<CacheMemory> c = CacheMemory::allocate(device, model_.model->cache_geometry(), model_.backend->ops().acc, kBlocks, kSlots);
+        Result<CacheMemory> c = CacheMemory::allocate(
+            device, model_.model->cache_geometry(), model_.backend->ops().acc, kBlocks, kSlots);
         ASSERT_TRUE(c.ok());
         cache_ = std::make_unique<CacheMemory>(std::move(c).value());
         // NaN everywhere: a row that is read before it was written poisons its logits.
@@ -70,16 +74,21 @@ class Lab {
         }
     }
 
-    Sequence make(int64_t length, int32_t slot, const std::vector<int32_t>& blocks, const std::string& seed) const {
+    Sequence make(int64_t length,
+                  int32_t slot,
+                  const std::vector<int32_t>& blocks,
+                  const std::string& seed) const {
         SeededRandom random(seed);
         Sequence s;
-        for (int64_t i = 0; i < length; ++i) s.ids.push_back(static_cast<int32_t>(random.below(2030)));
+        for (int64_t i = 0; i < length; ++i)
+            s.ids.push_back(static_cast<int32_t>(random.below(2030)));
         s.slot = slot;
         s.blocks = blocks;
         return s;
     }
 
-    /// One step with `counts[i]` further tokens of each sequence; returns the logits of all rows in order.
+    /// One step with `counts[i]` further tokens of each sequence; returns the logits of all rows in
+    /// order.
     Rows step(std::vector<Sequence*> seqs, const std::vector<int64_t>& counts) {
         Batch batch;
         for (size_t i = 0; i < seqs.size(); ++i) {
@@ -91,7 +100,8 @@ class Lab {
             const int64_t end = s.done + counts[i], back = std::min<int64_t>(s.done, 3);
             c.block_ids.assign(s.blocks.begin(), s.blocks.begin() + (end + 15) / 16);
             c.lookback.assign(s.ids.begin() + s.done - back, s.ids.begin() + s.done);
-            batch.token_ids.insert(batch.token_ids.end(), s.ids.begin() + s.done, s.ids.begin() + end);
+            batch.token_ids.insert(
+                batch.token_ids.end(), s.ids.begin() + s.done, s.ids.begin() + end);
             batch.seqs.push_back(c);
             s.done = end;
         }
@@ -152,7 +162,9 @@ class ModelLaws : public ::testing::TestWithParam<Implementation> {
         Result<std::unique_ptr<Backend>> b = create_backend(GetParam().backend, options);
         if (!b.ok()) GTEST_SKIP() << b.status().message();
     }
-    Lab lab(int threads = 2) const { return Lab("nano", GetParam().backend, GetParam().isa, threads); }
+    Lab lab(int threads = 2) const {
+        return Lab("nano", GetParam().backend, GetParam().isa, threads);
+    }
 };
 
 TEST_P(ModelLaws, ChunkingDoesNotMatter) {
@@ -160,7 +172,8 @@ TEST_P(ModelLaws, ChunkingDoesNotMatter) {
     // 131 tokens: odd, several rings (16 + 12 slots) and more entries than index_topk.
     const Sequence s = l.make(131, 1, kInOrder, "ModelLaws.ChunkingDoesNotMatter");
     const Rows whole = l.alone(s, 131);
-    for (int64_t chunk : {1, 7, 16, 64}) EXPECT_EQ(first_difference(whole, l.alone(s, chunk)), "") << "chunk " << chunk;
+    for (int64_t chunk : {1, 7, 16, 64})
+        EXPECT_EQ(first_difference(whole, l.alone(s, chunk)), "") << "chunk " << chunk;
 }
 
 TEST_P(ModelLaws, RowIgnoresItsBatch) {
@@ -172,7 +185,11 @@ TEST_P(ModelLaws, RowIgnoresItsBatch) {
     l.fresh_cache();
     // Steps that mix prefill chunks and single tokens of three sequences in changing order.
     Rows ra, rb, rc;
-    const auto take = [](Rows& to, const Rows& from, size_t begin, size_t n) { to.insert(to.end(), from.begin() + static_cast<long>(begin), from.begin() + static_cast<long>(begin + n)); };
+    const auto take = [](Rows& to, const Rows& from, size_t begin, size_t n) {
+        to.insert(to.end(),
+                  from.begin() + static_cast<long>(begin),
+                  from.begin() + static_cast<long>(begin + n));
+    };
     Rows r = l.step({&a, &b}, {31, 5});
     take(ra, r, 0, 31), take(rb, r, 31, 5);
     r = l.step({&c, &b, &a}, {8, 27, 1});
@@ -211,9 +228,17 @@ TEST_P(ModelLaws, TheTestsCanFail) {
     EXPECT_NE(first_difference(l.alone(s, 20), l.alone(other, 20)), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Cpu, ModelLaws, ::testing::Values(Implementation{"cpu", ""}, Implementation{"cpu", "baseline"}, Implementation{"cpu", "avx2"}),
-                         [](const auto& row) { return std::string(row.param.isa[0] != 0 ? row.param.isa : "best"); });
-INSTANTIATE_TEST_SUITE_P(Twins, ModelLaws, ::testing::Values(Implementation{"ref", ""}, Implementation{"exact", ""}),
+INSTANTIATE_TEST_SUITE_P(Cpu,
+                         ModelLaws,
+                         ::testing::Values(Implementation{"cpu", ""},
+                                           Implementation{"cpu", "baseline"},
+                                           Implementation{"cpu", "avx2"}),
+                         [](const auto& row) {
+                             return std::string(row.param.isa[0] != 0 ? row.param.isa : "best");
+                         });
+INSTANTIATE_TEST_SUITE_P(Twins,
+                         ModelLaws,
+                         ::testing::Values(Implementation{"ref", ""}, Implementation{"exact", ""}),
                          [](const auto& row) { return std::string(row.param.backend); });
 
 }  // namespace

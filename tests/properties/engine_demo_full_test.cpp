@@ -8,7 +8,8 @@ namespace deepinfer::testing {
 namespace {
 
 TEST(EngineDeterminismFull, DemoMatrixGivesOneDigestPerRequest) {
-    // Long prompts of 1100 ids: a hit of eight blocks, just long enough for this geometry's exact replay.
+    // Long prompts of 1100 ids: a hit of eight blocks, just long enough for this geometry's exact
+    // replay.
     const std::vector<Request> few = matrix_requests(4000, 8, 1100, 8);
     std::vector<Request> requests = few;
     for (Request& r : matrix_requests(4000, 200, 24, 8)) requests.push_back(std::move(r));

@@ -1,5 +1,5 @@
-// The engine's law: ids and log-probability bits of a request are those of the request alone, on the
-// tiny checkpoint `nano` (window 16, so a hit of two blocks is already worth its exact replay).
+// The engine's law: ids and log-probability bits of a request are those of the request alone, on
+// the tiny checkpoint `nano` (window 16, so a hit of two blocks is already worth its exact replay).
 #include <gtest/gtest.h>
 
 #include <set>
@@ -11,7 +11,9 @@ namespace {
 
 constexpr int64_t kVocab = 2048;
 
-std::vector<Request> quick_requests() { return matrix_requests(kVocab, 20, 300, 8); }
+std::vector<Request> quick_requests() {
+    return matrix_requests(kVocab, 20, 300, 8);
+}
 
 /// Every request alone in an engine of its own, one thread, one chunk, plain loop, no cache.
 const std::vector<std::string>& alone() {
@@ -109,6 +111,50 @@ TEST(EngineDeterminism, SeedsAndSubSequencesDiffer) {
         for (const CompletionChoice& choice : c.choices) texts.insert(choice.token_ids);
     }
     EXPECT_EQ(texts.size(), 6u);
+}
+
+/// After token t only ids of the same residue mod 3 are allowed, and never t itself.
+class ResidueConstraint final : public TokenConstraint {
+  public:
+    std::vector<uint32_t> mask() override {
+        std::vector<uint32_t> words(kVocab / 32, 0);
+        for (int32_t t = 0; t < kVocab; ++t) {
+            if (t % 3 == last_ % 3 && t != last_)
+                words[static_cast<size_t>(t) / 32] |= 1u << (t % 32);
+        }
+        return words;
+    }
+    void accept(int32_t token) override { last_ = token; }
+
+  private:
+    int32_t last_ = 4;
+};
+
+TEST(EngineDeterminism, MasksActOnTheirRowsAloneInBothLoops) {
+    const std::vector<Request> requests = quick_requests();
+    std::set<std::string> hashes;
+    for (const bool async : {false, true}) {
+        EngineConfig c = lab_config("nano");
+        c.async_scheduling = async;
+        EngineLab lab(c);
+        Request masked = requests[1];
+        masked.sampling.max_tokens = 20;
+        const uint64_t ours = lab.submit(masked, std::make_shared<ResidueConstraint>()).value();
+        std::vector<uint64_t> others;
+        for (const Request& r : requests) others.push_back(lab.submit(r).value());
+        lab.run_until_idle();
+        const std::vector<int32_t>& ids = lab.completion(ours).choices[0].token_ids;
+        ASSERT_EQ(ids.size(), 20u);
+        for (size_t i = 0; i < ids.size(); ++i) {
+            EXPECT_EQ(ids[i] % 3, 1);
+            EXPECT_NE(ids[i], i == 0 ? 4 : ids[i - 1]);
+        }
+        hashes.insert(digest(lab.completion(ours)));
+        for (size_t i = 0; i < others.size(); ++i) {
+            EXPECT_EQ(digest(lab.completion(others[i])), alone()[i]) << "request " << i;
+        }
+    }
+    EXPECT_EQ(hashes.size(), 1u);
 }
 
 }  // namespace

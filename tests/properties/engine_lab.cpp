@@ -38,7 +38,7 @@ EngineLab::~EngineLab() {
     run_until_idle();
 }
 
-Result<uint64_t> EngineLab::submit(Request request) {
+Result<uint64_t> EngineLab::submit(Request request, std::shared_ptr<TokenConstraint> constraint) {
     DI_RETURN_IF_ERROR(check_request(request, parts_->info, parts_->image_token_id));
     DI_RETURN_IF_ERROR(parts_->scheduler->check_fits(
         static_cast<int64_t>(request.prompt_token_ids.size()), request.sampling));
@@ -54,6 +54,7 @@ Result<uint64_t> EngineLab::submit(Request request) {
     };
     SubmittedRequest r = make_submitted(std::move(request), std::move(callbacks), parts_->clock);
     r.set_number(number);
+    r.specs[0].constraint = std::move(constraint);
     delivery_->open(r);
     parts_->scheduler->add(std::move(r.specs));
     return number;
@@ -117,7 +118,8 @@ std::vector<int32_t> random_ids(uint64_t seed, int64_t count, int64_t vocab) {
     // The lowest ids are special; test checkpoints keep theirs and the image token near the top.
     const int64_t span = vocab - 200;
     for (int64_t i = 0; i < count; ++i) {
-        ids.push_back(static_cast<int32_t>(10 + static_cast<int64_t>(random() % static_cast<uint64_t>(span))));
+        ids.push_back(static_cast<int32_t>(
+            10 + static_cast<int64_t>(random() % static_cast<uint64_t>(span))));
     }
     return ids;
 }

@@ -1,5 +1,5 @@
-// EngineLab: an engine without its thread, for tests that intervene: forced preemption, tiny pools, one
-// step at a time. Everything else is the real thing.
+// EngineLab: an engine without its thread, for tests that intervene: forced preemption, tiny pools,
+// one step at a time. Everything else is the real thing.
 #pragma once
 
 #include <map>
@@ -20,7 +20,7 @@ class EngineLab {
     ~EngineLab();
 
     /// The checks of Engine::submit, then the scheduler.
-    Result<uint64_t> submit(Request request);
+    Result<uint64_t> submit(Request request, std::shared_ptr<TokenConstraint> constraint = nullptr);
     /// One trip of the loop. False if nothing ran.
     bool step() { return loop_->step(*delivery_); }
     void run_until_idle();
@@ -47,7 +47,8 @@ class EngineLab {
 /// SHA-256 over ids, reasons and the bits of every log-probability, hex.
 std::string digest(const Completion& completion);
 
-/// `count` pseudo-random ids below `vocab` that are neither special nor an image; fixed by the seed.
+/// `count` pseudo-random ids below `vocab` that are neither special nor an image; fixed by the
+/// seed.
 std::vector<int32_t> random_ids(uint64_t seed, int64_t count, int64_t vocab);
 
 /// Configuration for a test checkpoint: CPU backend, two threads, small limits.

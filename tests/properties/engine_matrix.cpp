@@ -60,7 +60,8 @@ MatrixResult run_matrix_case(const std::string& checkpoint,
     if (c.preempt > 0) {
         const uint64_t cut = static_cast<uint64_t>(c.preempt * 4294967296.0);
         hooks.force_preempt = [cut](uint64_t step, const Sequence& seq) {
-            uint64_t h = (step * 0x9E3779B97F4A7C15ull) ^ (seq.spec.request * 0xBF58476D1CE4E5B9ull);
+            uint64_t h =
+                (step * 0x9E3779B97F4A7C15ull) ^ (seq.spec.request * 0xBF58476D1CE4E5B9ull);
             h = (h ^ (h >> 31)) * 0x94D049BB133111EBull;
             return (h >> 32) < cut;
         };

@@ -10,8 +10,8 @@
 namespace deepinfer::testing {
 
 struct MatrixCase {
-    int64_t batch = 16;          ///< sequences that may run at once
-    int64_t budget = 256;        ///< rows of a step
+    int64_t batch = 16;    ///< sequences that may run at once
+    int64_t budget = 256;  ///< rows of a step
     int threads = 2;
     bool async = true;
     bool caching = true;
@@ -23,7 +23,10 @@ struct MatrixCase {
 };
 
 /// Greedy and sampled requests over short and long prompts, all asking for log-probabilities.
-std::vector<Request> matrix_requests(int64_t vocab, int64_t count, int64_t long_prompt, int64_t new_tokens);
+std::vector<Request> matrix_requests(int64_t vocab,
+                                     int64_t count,
+                                     int64_t long_prompt,
+                                     int64_t new_tokens);
 
 struct MatrixResult {
     std::vector<std::string> digests;  ///< per request; of the second run with `repeat`

@@ -34,7 +34,10 @@ class Market final : public ScheduleSink {
         loop_ = make_plain_loop(*scheduler, *executor_, clock, {});
     }
 
-    uint64_t submit(const std::string& tenant, int64_t prompt, int64_t new_tokens, int priority = 0) {
+    uint64_t submit(const std::string& tenant,
+                    int64_t prompt,
+                    int64_t new_tokens,
+                    int priority = 0) {
         SamplingParams p;
         p.max_tokens = new_tokens;
         p.ignore_eos = true;
@@ -44,7 +47,8 @@ class Market final : public ScheduleSink {
         spec.tenant = tenant;
         spec.priority = priority;
         for (int64_t i = 0; i < prompt; ++i) {
-            spec.prompt.push_back(static_cast<int32_t>(mix(last_ + static_cast<uint64_t>(i) * 77) % kVocab));
+            spec.prompt.push_back(
+                static_cast<int32_t>(mix(last_ + static_cast<uint64_t>(i) * 77) % kVocab));
         }
         ++waiting[tenant];
         scheduler->add({std::move(spec)});
@@ -86,7 +90,8 @@ TEST(Fairness, OneHeavyAndNineLightTenantsGetEqualService) {
     std::mt19937_64 random(3);
     for (int step = 0; step < 12000; ++step) {
         // The heavy tenant keeps 60 requests waiting, the light ones two: all could use more.
-        while (m.waiting["heavy"] < 60) m.submit("heavy", 5 + static_cast<int64_t>(random() % 30), 20);
+        while (m.waiting["heavy"] < 60)
+            m.submit("heavy", 5 + static_cast<int64_t>(random() % 30), 20);
         for (int t = 0; t < 9; ++t) {
             const std::string name = "light" + std::to_string(t);
             while (m.waiting[name] < 2) m.submit(name, 5 + static_cast<int64_t>(random() % 30), 20);
@@ -108,7 +113,8 @@ TEST(Fairness, UnequalSizesStillGetEqualService) {
         while (m.waiting["short"] < 8) m.submit("short", 10, 6);
         m.step();
     }
-    const double ratio = static_cast<double>(m.service["long"]) / static_cast<double>(m.service["short"]);
+    const double ratio =
+        static_cast<double>(m.service["long"]) / static_cast<double>(m.service["short"]);
     EXPECT_NEAR(ratio, 1.0, 0.10);
 }
 
@@ -125,7 +131,8 @@ TEST(Fairness, TimeAwayEarnsNoCredit) {
         while (m.waiting["late"] < 8) m.submit("late", 10, 10);
         m.step();
     }
-    const double ratio = static_cast<double>(m.service["late"]) / static_cast<double>(m.service["steady"]);
+    const double ratio =
+        static_cast<double>(m.service["late"]) / static_cast<double>(m.service["steady"]);
     EXPECT_NEAR(ratio, 1.0, 0.10);
 }
 

@@ -44,7 +44,8 @@ void FakeExecutor::launch(std::shared_ptr<const StepPlan> plan) {
     }
     std::vector<int32_t> seen;
     for (const ChunkPlan& c : plan_->chunks) {
-        if (std::find(seen.begin(), seen.end(), c.slot) != seen.end()) fail("a slot twice in a step");
+        if (std::find(seen.begin(), seen.end(), c.slot) != seen.end())
+            fail("a slot twice in a step");
         seen.push_back(c.slot);
         Slot& slot = slots_[static_cast<size_t>(c.slot)];
         ChunkResult r;
@@ -64,7 +65,8 @@ void FakeExecutor::launch(std::shared_ptr<const StepPlan> plan) {
 void FakeExecutor::run_row(const ChunkPlan& c, Slot& slot, int64_t p) {
     ++rows_run;
     const std::string who = "request " + std::to_string(slot.start.request) + "." +
-                            std::to_string(slot.start.index) + " position " + std::to_string(p) + ": ";
+                            std::to_string(slot.start.index) + " position " + std::to_string(p) +
+                            ": ";
     if (p >= static_cast<int64_t>(slot.tokens.size())) return fail(who + "token not known yet");
     const size_t at = static_cast<size_t>(p);
     const int32_t given = c.token_ids[static_cast<size_t>(p - c.start_pos)];
@@ -88,7 +90,8 @@ void FakeExecutor::run_row(const ChunkPlan& c, Slot& slot, int64_t p) {
             return fail(who + "reads a wrong entry at " + std::to_string(q));
         }
     }
-    rings_[static_cast<size_t>(c.slot * shape_.ring_len + p % shape_.ring_len)] = {p, slot.prefix[at]};
+    rings_[static_cast<size_t>(c.slot * shape_.ring_len + p % shape_.ring_len)] = {p,
+                                                                                   slot.prefix[at]};
     const int64_t low = std::max<int64_t>(c.window_floor, p - shape_.window + 1);
     for (int64_t q = low; q <= p; ++q) {
         const RingRow& row =

@@ -1,8 +1,9 @@
 // FakeExecutor: carries out plans on simulated memory and checks every read.
 //
-// Blocks, window rings and slots hold hashes of the prefix that wrote them. A row at position p must
-// find, for every earlier position, the right hash in its blocks, and for every position of its window
-// the right hash in its slot's ring. Whatever was freed keeps its stale bytes, as real memory does.
+// Blocks, window rings and slots hold hashes of the prefix that wrote them. A row at position p
+// must find, for every earlier position, the right hash in its blocks, and for every position of
+// its window the right hash in its slot's ring. Whatever was freed keeps its stale bytes, as real
+// memory does.
 #pragma once
 
 #include <deque>

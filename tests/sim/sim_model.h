@@ -49,7 +49,9 @@ inline int32_t choose(uint64_t prefix, uint64_t seed, int32_t index, bool constr
 }
 
 /// Where the simulated consumer stops on its own (a stop string, say).
-inline bool consumer_stops(uint64_t prefix) { return mix(prefix ^ 0x57u) % 151 == 0; }
+inline bool consumer_stops(uint64_t prefix) {
+    return mix(prefix ^ 0x57u) % 151 == 0;
+}
 
 class HashConstraint final : public TokenConstraint {
   public:

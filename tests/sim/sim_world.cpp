@@ -28,8 +28,10 @@ SimWorld::SimWorld(const WorldConfig& config) : config_(config), random_(config.
     if (config.preempt_share > 0) {
         const uint64_t cut = static_cast<uint64_t>(config.preempt_share * 1e9);
         s.force_preempt = [cut](uint64_t step, const Sequence& seq) {
-            return mix(step * 1000003 + seq.spec.request * 31 + static_cast<uint64_t>(seq.spec.index)) %
-                       1000000000 < cut;
+            return mix(step * 1000003 + seq.spec.request * 31 +
+                       static_cast<uint64_t>(seq.spec.index)) %
+                       1000000000 <
+                   cut;
         };
     }
     scheduler_ = std::make_unique<Scheduler>(s, *blocks_, clock_);
@@ -57,11 +59,13 @@ void SimWorld::arrive() {
         const uint64_t base = static_cast<uint64_t>(between(0, 3));
         const int64_t length = between(1, 90);
         for (int64_t i = 0; i < length; ++i) {
-            g.prompt.push_back(static_cast<int32_t>(mix(base * 1000 + static_cast<uint64_t>(i)) % kVocab));
+            g.prompt.push_back(
+                static_cast<int32_t>(mix(base * 1000 + static_cast<uint64_t>(i)) % kVocab));
         }
     }
     const int64_t own = between(g.prompt.empty() ? 1 : 0, 40);
-    for (int64_t i = 0; i < own; ++i) g.prompt.push_back(static_cast<int32_t>(between(0, kVocab - 1)));
+    for (int64_t i = 0; i < own; ++i)
+        g.prompt.push_back(static_cast<int32_t>(between(0, kVocab - 1)));
 
     SamplingParams params;
     const int64_t room = config_.max_model_len - static_cast<int64_t>(g.prompt.size());
@@ -95,7 +99,8 @@ void SimWorld::arrive() {
 }
 
 std::string SimWorld::run() {
-    for (int64_t step = 0; step < config_.steps || scheduler_->has_unfinished() || loop_->in_flight();
+    for (int64_t step = 0;
+         step < config_.steps || scheduler_->has_unfinished() || loop_->in_flight();
          ++step) {
         if (step > config_.steps * 20 + 10000) {
             fail("no end: a request makes no progress");
@@ -105,7 +110,8 @@ std::string SimWorld::run() {
             double arrivals = config_.arrivals_per_step;
             while (arrivals > 0 && uniform() < arrivals) {
                 arrive();
-                if (uniform() < config_.abort_share) abort_at_[next_request_ - 1] = step + between(0, 40);
+                if (uniform() < config_.abort_share)
+                    abort_at_[next_request_ - 1] = step + between(0, 40);
                 arrivals -= 1;
             }
         }
@@ -125,7 +131,8 @@ std::string SimWorld::run() {
     }
     threaded_.reset();
     fail(fake_->fault);
-    if (fault_.empty() && blocks_->free_blocks() != blocks_->total_blocks()) fail("blocks are lost");
+    if (fault_.empty() && blocks_->free_blocks() != blocks_->total_blocks())
+        fail("blocks are lost");
     for (const auto& [number, g] : given_) {
         for (int32_t i = 0; i < g.n && fault_.empty(); ++i) {
             if (finished_.count({number, i}) == 0) fail("a sub-sequence never ended");
@@ -134,7 +141,9 @@ std::string SimWorld::run() {
     return fault_;
 }
 
-FinishReason SimWorld::on_token(const Sequence& seq, const ChunkResult& result, FinishReason reason) {
+FinishReason SimWorld::on_token(const Sequence& seq,
+                                const ChunkResult& result,
+                                FinishReason reason) {
     std::vector<int32_t>& got = got_[{seq.spec.request, seq.spec.index}];
     got.push_back(result.token);
     if (seq.num_output() != static_cast<int64_t>(got.size())) fail("tokens out of order");
@@ -161,8 +170,13 @@ void SimWorld::close(const Sequence& seq, FinishReason reason) {
     const std::vector<int32_t>& got = got_[key];
     if (!finished_.emplace(key, Finished{got, reason}).second) fail("a sub-sequence ended twice");
     const Given& g = given_[key.first];
-    Expected want = expected_output(
-        g.prompt, *g.params, g.seed, key.second, g.constrained, config_.max_model_len, config_.with_stops);
+    Expected want = expected_output(g.prompt,
+                                    *g.params,
+                                    g.seed,
+                                    key.second,
+                                    g.constrained,
+                                    config_.max_model_len,
+                                    config_.with_stops);
     if (reason == FinishReason::kAbort) {
         if (got.size() > want.tokens.size()) fail("an aborted sequence went past its end");
         want.tokens.resize(std::min(got.size(), want.tokens.size()));

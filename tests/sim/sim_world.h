@@ -1,5 +1,5 @@
-// SimWorld: random arrivals, aborts and preemptions against a scheduler with a fake executor, and the
-// check that every request got exactly what it must get.
+// SimWorld: random arrivals, aborts and preemptions against a scheduler with a fake executor, and
+// the check that every request got exactly what it must get.
 #pragma once
 
 #include <map>
@@ -19,7 +19,7 @@ struct WorldConfig {
     uint64_t seed = 1;
     int64_t steps = 1000;
     bool async = false;
-    bool threaded = false;         ///< the executor runs on a thread of its own
+    bool threaded = false;  ///< the executor runs on a thread of its own
     bool prefix_caching = true;
     int64_t num_blocks = 40;
     int64_t max_num_seqs = 8;
@@ -27,10 +27,10 @@ struct WorldConfig {
     int64_t max_model_len = 160;
     int64_t threshold = 0;
     double arrivals_per_step = 0.2;
-    double abort_share = 0.05;     ///< of the requests, at a random moment of their life
-    double preempt_share = 0.0;    ///< of the (step, sequence) pairs, forced
+    double abort_share = 0.05;   ///< of the requests, at a random moment of their life
+    double preempt_share = 0.0;  ///< of the (step, sequence) pairs, forced
     double constrained_share = 0.1;
-    double siblings_share = 0.2;   ///< of the requests have n > 1
+    double siblings_share = 0.2;  ///< of the requests have n > 1
     bool with_stops = true;
     bool keep_plans = false;
 };
@@ -55,7 +55,9 @@ class SimWorld final : public ScheduleSink {
     const FakeExecutor& executor() const { return *fake_; }
     int64_t aborted_requests() const { return aborted_; }
 
-    FinishReason on_token(const Sequence& seq, const ChunkResult& result, FinishReason reason) override;
+    FinishReason on_token(const Sequence& seq,
+                          const ChunkResult& result,
+                          FinishReason reason) override;
     void on_prefill(const Sequence& seq, const ChunkResult& result) override;
     void on_ended(const Sequence& seq, FinishReason reason) override;
 

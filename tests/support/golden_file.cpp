@@ -41,10 +41,14 @@ std::vector<double> GoldenTensor::doubles() const {
     std::vector<double> out(static_cast<size_t>(numel()));
     for (size_t i = 0; i < out.size(); ++i) {
         const uint8_t* p = bytes.data();
-        if (dtype == "BF16") out[i] = to_float(bf16{load<uint16_t>(p + 2 * i)});
-        else if (dtype == "F32") out[i] = load<float>(p + 4 * i);
-        else if (dtype == "F64") out[i] = load<double>(p + 8 * i);
-        else die("doubles() of a " + dtype + " tensor");
+        if (dtype == "BF16")
+            out[i] = to_float(bf16{load<uint16_t>(p + 2 * i)});
+        else if (dtype == "F32")
+            out[i] = load<float>(p + 4 * i);
+        else if (dtype == "F64")
+            out[i] = load<double>(p + 8 * i);
+        else
+            die("doubles() of a " + dtype + " tensor");
     }
     return out;
 }
@@ -58,11 +62,16 @@ std::vector<int64_t> GoldenTensor::ints() const {
     std::vector<int64_t> out(static_cast<size_t>(numel()));
     for (size_t i = 0; i < out.size(); ++i) {
         const uint8_t* p = bytes.data();
-        if (dtype == "I64") out[i] = load<int64_t>(p + 8 * i);
-        else if (dtype == "I32") out[i] = load<int32_t>(p + 4 * i);
-        else if (dtype == "I8") out[i] = static_cast<int8_t>(p[i]);
-        else if (dtype == "U8" || dtype == "BOOL" || dtype == "F8_E4M3" || dtype == "F8_E8M0") out[i] = p[i];
-        else die("ints() of a " + dtype + " tensor");
+        if (dtype == "I64")
+            out[i] = load<int64_t>(p + 8 * i);
+        else if (dtype == "I32")
+            out[i] = load<int32_t>(p + 4 * i);
+        else if (dtype == "I8")
+            out[i] = static_cast<int8_t>(p[i]);
+        else if (dtype == "U8" || dtype == "BOOL" || dtype == "F8_E4M3" || dtype == "F8_E8M0")
+            out[i] = p[i];
+        else
+            die("ints() of a " + dtype + " tensor");
     }
     return out;
 }
@@ -80,7 +89,8 @@ std::map<std::string, GoldenTensor> read_golden(const std::string& path) {
     const std::vector<uint8_t> raw{std::istreambuf_iterator<char>(f), {}};
     if (raw.size() < 8) die(path + " is too short");
     const uint64_t n = load<uint64_t>(raw.data());
-    const auto header = nlohmann::json::parse(raw.begin() + 8, raw.begin() + 8 + static_cast<int64_t>(n));
+    const auto header =
+        nlohmann::json::parse(raw.begin() + 8, raw.begin() + 8 + static_cast<int64_t>(n));
     std::map<std::string, GoldenTensor> out;
     for (const auto& [name, t] : header.items()) {
         if (name == "__metadata__") continue;
@@ -88,13 +98,16 @@ std::map<std::string, GoldenTensor> read_golden(const std::string& path) {
         g.dtype = t["dtype"];
         g.shape = t["shape"].get<std::vector<int64_t>>();
         const auto begin = raw.begin() + 8 + static_cast<int64_t>(n);
-        g.bytes.assign(begin + t["data_offsets"][0].get<int64_t>(), begin + t["data_offsets"][1].get<int64_t>());
+        g.bytes.assign(begin + t["data_offsets"][0].get<int64_t>(),
+                       begin + t["data_offsets"][1].get<int64_t>());
         out[name] = std::move(g);
     }
     return out;
 }
 
-std::string data_path(const std::string& relative) { return std::string(DEEPINFER_SOURCE_DIR) + "/tests/data/" + relative; }
+std::string data_path(const std::string& relative) {
+    return std::string(DEEPINFER_SOURCE_DIR) + "/tests/data/" + relative;
+}
 
 std::string checkpoint_path(const std::string& name) {
     if (name == "demo") return std::string(DEEPINFER_SOURCE_DIR) + "/models/demo";

@@ -16,18 +16,21 @@ namespace {
 
 class CpuBackend final : public Backend {
   public:
-    CpuBackend(cpu::Isa isa, int num_threads) : isa_(isa), device_(num_threads), ops_(cpu::cpu_op_table(isa)) {}
+    CpuBackend(cpu::Isa isa, int num_threads)
+        : isa_(isa), device_(num_threads), ops_(cpu::cpu_op_table(isa)) {}
 
     std::string name() const override { return "cpu"; }
     std::string description() const override {
-        return std::string("cpu, ") + cpu::isa_name(isa_) + " kernels, " + std::to_string(device_.num_threads()) + " threads";
+        return std::string("cpu, ") + cpu::isa_name(isa_) + " kernels, " +
+               std::to_string(device_.num_threads()) + " threads";
     }
     Device& device() override { return device_; }
     const OpTable& ops() const override { return ops_; }
 
     /// Registers the weight; its panels are made on first use (packed_weight.h says why).
     Status prepare(WeightMatrix& w) override {
-        if (w.weight == nullptr) return Status(StatusCode::kInvalidArgument, "prepare: a weight without data");
+        if (w.weight == nullptr)
+            return Status(StatusCode::kInvalidArgument, "prepare: a weight without data");
         weights_.push_back(std::make_unique<cpu::PackedWeight>(w, isa_, &arena_));
         w.packed = weights_.back().get();
         return {};

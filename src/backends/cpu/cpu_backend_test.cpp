@@ -1,5 +1,5 @@
-// The CPU backend against the fp32 twins, every ISA level of this machine, and its laws: a row's bits
-// never depend on the number of rows, on the thread count or on its place in the batch.
+// The CPU backend against the fp32 twins, every ISA level of this machine, and its laws: a row's
+// bits never depend on the number of rows, on the thread count or on its place in the batch.
 #include "backends/cpu/cpu_backend.h"
 
 #include <gtest/gtest.h>
@@ -82,8 +82,17 @@ OwnedWeight random_weight(std::mt19937& rng, DType type, int64_t n, int64_t k) {
             do b = static_cast<uint8_t>(rng());
             while (type == DType::kFP8E4M3 && (b & 0x7F) == 0x7F);
         }
-        o.scale.resize(static_cast<size_t>(type == DType::kFP4 ? n * (k / 32) : (n + 31) / 32 * (k / 32)));
-        for (uint8_t& s : o.scale) s = static_cast<uint8_t>((type == DType::kFP4 ? 120 : 114) + rng() % 5);
+        if (type ==
+            DType::kFP8E4M3) {  // every second 32-column block has normal codes only, another path
+            for (size_t i = 0; i < o.weight.size(); ++i) {
+                if (i % static_cast<size_t>(k) / 32 % 2 == 1 && (o.weight[i] & 0x78) == 0)
+                    o.weight[i] |= 0x08;
+            }
+        }
+        o.scale.resize(
+            static_cast<size_t>(type == DType::kFP4 ? n * (k / 32) : (n + 31) / 32 * (k / 32)));
+        for (uint8_t& s : o.scale)
+            s = static_cast<uint8_t>((type == DType::kFP4 ? 120 : 114) + rng() % 5);
         o.w.scale = o.scale.data();
     }
     o.w.weight = o.weight.data();
@@ -108,7 +117,8 @@ double distance(const Tensor& a, const Tensor& b) {
     if (a.bytes() != b.bytes()) return ::testing::AssertionFailure() << "sizes differ";
     const uint8_t *p = a.ptr<uint8_t>(), *q = b.ptr<uint8_t>();
     for (int64_t i = 0; i < a.bytes(); ++i) {
-        if (p[i] != q[i]) return ::testing::AssertionFailure() << a.to_string() << " differs at byte " << i;
+        if (p[i] != q[i])
+            return ::testing::AssertionFailure() << a.to_string() << " differs at byte " << i;
     }
     return ::testing::AssertionSuccess();
 }
@@ -142,13 +152,16 @@ class CpuBackend : public ::testing::TestWithParam<Isa> {
     OpTable ref_ = ref_op_table();
 };
 
-INSTANTIATE_TEST_SUITE_P(Isa, CpuBackend, ::testing::Values(Isa::kBaseline, Isa::kAvx2, Isa::kAvx512, Isa::kAmx),
+INSTANTIATE_TEST_SUITE_P(Isa,
+                         CpuBackend,
+                         ::testing::Values(Isa::kBaseline, Isa::kAvx2, Isa::kAvx512, Isa::kAmx),
                          [](const auto& p) { return std::string(cpu::isa_name(p.param)); });
 
 TEST_P(CpuBackend, LinearEqualsTwin) {
     std::mt19937 rng = seeded();
     for (DType type : {DType::kFP8E4M3, DType::kFP4, DType::kBF16, DType::kF32}) {
-        for (auto [n, k] : {std::pair<int, int>{32, 32}, {40, 64}, {7, 96}, {128, 384}, {33, 1024}}) {
+        for (auto [n, k] :
+             {std::pair<int, int>{32, 32}, {40, 64}, {7, 96}, {128, 384}, {33, 1024}}) {
             OwnedWeight w = random_weight(rng, type, n, k);
             WeightMatrix prepared = w.w;
             ASSERT_TRUE(two_->prepare(prepared).ok());
@@ -181,20 +194,23 @@ TEST_P(CpuBackend, LinearRowIgnoresItsBatch) {
             const int64_t first = most - rows;
             Owned part = make(DType::kF32, {rows, n});
             one_->ops().linear(one_->device().stream(), x.t.rows(first, most), prepared, part.t);
-            EXPECT_TRUE(same_bits(part.t, all.t.rows(first, most))) << dtype_name(type) << " rows " << rows;
+            EXPECT_TRUE(same_bits(part.t, all.t.rows(first, most)))
+                << dtype_name(type) << " rows " << rows;
         }
     }
 }
 
 TEST_P(CpuBackend, UnusualWeightsGoToTheTwin) {
     std::mt19937 rng = seeded();
-    OwnedWeight nan = random_weight(rng, DType::kFP8E4M3, 32, 64), huge = random_weight(rng, DType::kFP4, 32, 64);
+    OwnedWeight nan = random_weight(rng, DType::kFP8E4M3, 32, 64),
+                huge = random_weight(rng, DType::kFP4, 32, 64);
     nan.weight[5] = 0x7F;
     huge.scale[3] = 254;
     for (OwnedWeight* w : {&nan, &huge}) {
         WeightMatrix prepared = w->w;
         ASSERT_TRUE(two_->prepare(prepared).ok());
-        Owned x = random_bf16(rng, {3, 64}), want = make(DType::kF32, {3, 32}), got = make(DType::kF32, {3, 32});
+        Owned x = random_bf16(rng, {3, 64}), want = make(DType::kF32, {3, 32}),
+              got = make(DType::kF32, {3, 32});
         linear_ref<float>(ref_stream(), x.t, w->w, want.t);
         ops().linear(stream(), x.t, prepared, got.t);
         EXPECT_EQ(distance(got.t, want.t), 0.0);
@@ -207,7 +223,8 @@ TEST_P(CpuBackend, GroupedOProjEqualsTwin) {
     OwnedWeight w = random_weight(rng, DType::kFP8E4M3, groups * ol, in);
     WeightMatrix prepared = w.w;
     ASSERT_TRUE(two_->prepare(prepared).ok());
-    Owned o = random_bf16(rng, {rows, groups * in}), want = make(DType::kBF16, {rows, groups * ol}), got = make(DType::kBF16, {rows, groups * ol});
+    Owned o = random_bf16(rng, {rows, groups * in}), want = make(DType::kBF16, {rows, groups * ol}),
+          got = make(DType::kBF16, {rows, groups * ol});
     grouped_o_proj_ref<float>(ref_stream(), o.t, w.w, groups, want.t);
     ops().grouped_o_proj(stream(), o.t, prepared, groups, got.t);
     EXPECT_LE(distance(got.t, want.t), kBf16Store);
@@ -219,15 +236,25 @@ Owned awkward_bf16(std::mt19937& rng, int64_t rows, int64_t n) {
     bf16* p = x.t.ptr<bf16>();
     for (int64_t i = 0; i < rows * n; ++i) {
         switch (rng() % 12) {
-            case 0: p[i] = to_bf16(0.0f); break;
-            case 1: p[i] = to_bf16(-0.0f); break;
-            case 2: p[i].bits = static_cast<uint16_t>(rng()); break;  // any exponent, NaN and Inf too
-            case 3: p[i] = to_bf16(static_cast<float>(static_cast<int>(rng() % 64) - 32) * 0.25f); break;
-            default: break;
+            case 0:
+                p[i] = to_bf16(0.0f);
+                break;
+            case 1:
+                p[i] = to_bf16(-0.0f);
+                break;
+            case 2:
+                p[i].bits = static_cast<uint16_t>(rng());
+                break;  // any exponent, NaN and Inf too
+            case 3:
+                p[i] = to_bf16(static_cast<float>(static_cast<int>(rng() % 64) - 32) * 0.25f);
+                break;
+            default:
+                break;
         }
     }
-    for (int64_t i = 0; i < n; ++i) p[i] = to_bf16(i % 2 == 0 ? 0.0f : -0.0f);           // a zero row
-    for (int64_t i = n; i < 2 * n; ++i) p[i].bits = static_cast<uint16_t>(rng() % 0x7F00);  // a finite row of all sizes
+    for (int64_t i = 0; i < n; ++i) p[i] = to_bf16(i % 2 == 0 ? 0.0f : -0.0f);  // a zero row
+    for (int64_t i = n; i < 2 * n; ++i)
+        p[i].bits = static_cast<uint16_t>(rng() % 0x7F00);  // a finite row of all sizes
     return x;
 }
 
@@ -241,17 +268,20 @@ TEST_P(CpuBackend, QuantizersAreExact) {
     quant_q4m_ref(ref_stream(), x.t, want.t);
     ops().quant_q4m(stream(), x.t, got.t);
     EXPECT_TRUE(same_bits(got.t, want.t));
-    Owned want_rows = make(DType::kU8, {200, window_row_bytes(128)}), got_rows = make(DType::kU8, {200, window_row_bytes(128)});
+    Owned want_rows = make(DType::kU8, {200, window_row_bytes(128)}),
+          got_rows = make(DType::kU8, {200, window_row_bytes(128)});
     window_pack_ref(ref_stream(), x.t, want_rows.t);
     ops().window_pack(stream(), x.t, got_rows.t);
     EXPECT_TRUE(same_bits(got_rows.t, want_rows.t));
     Owned slots = make(DType::kI64, {200});
     for (int64_t i = 0; i < 200; ++i) slots.t.ptr<int64_t>()[i] = i % 7 == 0 ? -1 : 199 - i;
-    Owned want_pool = make(DType::kU8, {200, kv_entry_bytes(128)}), got_pool = make(DType::kU8, {200, kv_entry_bytes(128)});
+    Owned want_pool = make(DType::kU8, {200, kv_entry_bytes(128)}),
+          got_pool = make(DType::kU8, {200, kv_entry_bytes(128)});
     kv_entry_store_ref(ref_stream(), x.t, slots.t, want_pool.t);
     ops().kv_entry_store(stream(), x.t, slots.t, got_pool.t);
     EXPECT_TRUE(same_bits(got_pool.t, want_pool.t));
-    Owned want_keys = make(DType::kU8, {200, index_key_bytes(128)}), got_keys = make(DType::kU8, {200, index_key_bytes(128)});
+    Owned want_keys = make(DType::kU8, {200, index_key_bytes(128)}),
+          got_keys = make(DType::kU8, {200, index_key_bytes(128)});
     index_key_store_ref(ref_stream(), x.t, slots.t, want_keys.t);
     ops().index_key_store(stream(), x.t, slots.t, got_keys.t);
     EXPECT_TRUE(same_bits(got_keys.t, want_keys.t));
@@ -265,7 +295,8 @@ TEST_P(CpuBackend, RowOpsEqualTwins) {
         rms_norm_ref<float>(ref_stream(), x.t, w.t, 1e-20f, want.t);
         ops().rms_norm(stream(), x.t, w.t, 1e-20f, got.t);
         EXPECT_LE(distance(got.t, want.t), kBf16Store);
-        Owned up = random_bf16(rng, {5, n}, 20.0f), gate = random_bf16(rng, {5, n}, 20.0f), wt = random_f32(rng, {5});
+        Owned up = random_bf16(rng, {5, n}, 20.0f), gate = random_bf16(rng, {5, n}, 20.0f),
+              wt = random_f32(rng, {5});
         swiglu_ref<float>(ref_stream(), gate.t, up.t, wt.t, 10.0f, want.t);
         ops().swiglu(stream(), gate.t, up.t, wt.t, 10.0f, got.t);
         EXPECT_LE(distance(got.t, want.t), kBf16Store);
@@ -282,10 +313,14 @@ TEST_P(CpuBackend, RowOpsEqualTwins) {
 TEST_P(CpuBackend, HyperConnectionsEqualTwins) {
     std::mt19937 rng = seeded();
     const int64_t rows = 9, d = 96;
-    Owned x = random_bf16(rng, {rows, 4, d}), fn = random_f32(rng, {24, 4 * d}, 0.1f), base = random_f32(rng, {24}), scale = random_f32(rng, {3});
-    Owned p0 = make(DType::kF32, {rows, 4}), q0 = make(DType::kF32, {rows, 4}), c0 = make(DType::kF32, {rows, 4, 4});
-    Owned p1 = make(DType::kF32, {rows, 4}), q1 = make(DType::kF32, {rows, 4}), c1 = make(DType::kF32, {rows, 4, 4});
-    mhc_mixes_ref<float>(ref_stream(), x.t, fn.t, base.t, scale.t, 20, 1e-6f, 1e-20f, p0.t, q0.t, c0.t);
+    Owned x = random_bf16(rng, {rows, 4, d}), fn = random_f32(rng, {24, 4 * d}, 0.1f),
+          base = random_f32(rng, {24}), scale = random_f32(rng, {3});
+    Owned p0 = make(DType::kF32, {rows, 4}), q0 = make(DType::kF32, {rows, 4}),
+          c0 = make(DType::kF32, {rows, 4, 4});
+    Owned p1 = make(DType::kF32, {rows, 4}), q1 = make(DType::kF32, {rows, 4}),
+          c1 = make(DType::kF32, {rows, 4, 4});
+    mhc_mixes_ref<float>(
+        ref_stream(), x.t, fn.t, base.t, scale.t, 20, 1e-6f, 1e-20f, p0.t, q0.t, c0.t);
     ops().mhc_mixes(stream(), x.t, fn.t, base.t, scale.t, 20, 1e-6f, 1e-20f, p1.t, q1.t, c1.t);
     EXPECT_LE(distance(p1.t, p0.t), kFp32);
     EXPECT_LE(distance(q1.t, q0.t), kFp32);
@@ -294,11 +329,13 @@ TEST_P(CpuBackend, HyperConnectionsEqualTwins) {
     mhc_collapse_ref<float>(ref_stream(), x.t, p0.t, u0.t);
     ops().mhc_collapse(stream(), x.t, p0.t, u1.t);
     EXPECT_LE(distance(u1.t, u0.t), kBf16Store);
-    Owned y = random_bf16(rng, {rows, d}), e0 = make(DType::kBF16, {rows, 4, d}), e1 = make(DType::kBF16, {rows, 4, d});
+    Owned y = random_bf16(rng, {rows, d}), e0 = make(DType::kBF16, {rows, 4, d}),
+          e1 = make(DType::kBF16, {rows, 4, d});
     mhc_expand_ref<float>(ref_stream(), y.t, x.t, q0.t, c0.t, e0.t);
     ops().mhc_expand(stream(), y.t, x.t, q0.t, c0.t, e1.t);
     EXPECT_LE(distance(e1.t, e0.t), kBf16Store);
-    Owned kv = random_bf16(rng, {rows, 5 * d}), qw = random_f32(rng, {4, d}), kw = random_f32(rng, {4, d});
+    Owned kv = random_bf16(rng, {rows, 5 * d}), qw = random_f32(rng, {4, d}),
+          kw = random_f32(rng, {4, d});
     engram_gate_ref<float>(ref_stream(), e0.t, kv.t, qw.t, kw.t, Tensor(), 1e-20f);
     ops().engram_gate(stream(), e1.t, kv.t, qw.t, kw.t, Tensor(), 1e-20f);
     EXPECT_LE(distance(e1.t, e0.t), 2 * kBf16Store);
@@ -311,7 +348,8 @@ TEST_P(CpuBackend, MoeEqualsTwinAndRowsIgnoreTheirBatch) {
     std::vector<ExpertWeights> plain, prepared;
     for (int64_t e = 0; e <= num_experts; ++e) {
         const DType type = e < num_experts ? DType::kFP4 : DType::kFP8E4M3;
-        for (int i = 0; i < 3; ++i) memory.push_back(random_weight(rng, type, i < 2 ? inter : d, i < 2 ? d : inter));
+        for (int i = 0; i < 3; ++i)
+            memory.push_back(random_weight(rng, type, i < 2 ? inter : d, i < 2 ? d : inter));
     }
     for (int64_t e = 0; e <= num_experts; ++e) {
         const size_t i = static_cast<size_t>(3 * e);
@@ -320,7 +358,8 @@ TEST_P(CpuBackend, MoeEqualsTwinAndRowsIgnoreTheirBatch) {
         for (WeightMatrix* m : {&w.w1, &w.w3, &w.w2}) ASSERT_TRUE(two_->prepare(*m).ok());
         prepared.push_back(w);
     }
-    Owned u = random_bf16(rng, {rows, d}), ids = make(DType::kI32, {rows, top}), w = random_f32(rng, {rows, top});
+    Owned u = random_bf16(rng, {rows, d}), ids = make(DType::kI32, {rows, top}),
+          w = random_f32(rng, {rows, top});
     for (int64_t t = 0; t < rows; ++t) {
         std::vector<int32_t> e{0, 1, 2, 3, 4};  // expert 5 stays without rows
         std::shuffle(e.begin(), e.end(), rng);
@@ -328,13 +367,21 @@ TEST_P(CpuBackend, MoeEqualsTwinAndRowsIgnoreTheirBatch) {
         std::copy(e.begin(), e.begin() + top, ids.t.row<int32_t>(t));
     }
     Owned want = make(DType::kBF16, {rows, d}), got = make(DType::kBF16, {rows, d});
-    const std::span<const ExpertWeights> p(plain.data(), num_experts), q(prepared.data(), num_experts);
+    const std::span<const ExpertWeights> p(plain.data(), num_experts),
+        q(prepared.data(), num_experts);
     moe_ffn_ref<float>(ref_stream(), u.t, ids.t, w.t, p, plain.back(), 10.0f, want.t);
     ops().moe_ffn(stream(), u.t, ids.t, w.t, q, prepared.back(), 10.0f, got.t);
     EXPECT_LE(distance(got.t, want.t), 2 * kBf16Store);
     for (auto [a, b] : {std::pair<int64_t, int64_t>{0, 1}, {36, 37}, {10, 20}}) {
         Owned part = make(DType::kBF16, {b - a, d});
-        one_->ops().moe_ffn(one_->device().stream(), u.t.rows(a, b), ids.t.rows(a, b), w.t.rows(a, b), q, prepared.back(), 10.0f, part.t);
+        one_->ops().moe_ffn(one_->device().stream(),
+                            u.t.rows(a, b),
+                            ids.t.rows(a, b),
+                            w.t.rows(a, b),
+                            q,
+                            prepared.back(),
+                            10.0f,
+                            part.t);
         EXPECT_TRUE(same_bits(part.t, got.t.rows(a, b)));
     }
 }
@@ -358,7 +405,8 @@ struct Sequences {
         }
         positions.t.ptr<int32_t>()[rows0] = start1;
         row_seq.t.ptr<int32_t>()[rows0] = 1;
-        const int32_t rows[3] = {0, rows0, t}, starts[2] = {start0, start1}, slots[2] = {1, 0}, floors[2] = {0, 0};
+        const int32_t rows[3] = {0, rows0, t}, starts[2] = {start0, start1}, slots[2] = {1, 0},
+                      floors[2] = {0, 0};
         std::memcpy(seq_rows.bytes.data(), rows, sizeof rows);
         std::memcpy(seq_start.bytes.data(), starts, sizeof starts);
         std::memcpy(seq_slot.bytes.data(), slots, sizeof slots);
@@ -377,11 +425,16 @@ TEST_P(CpuBackend, AttentionEqualsTwinAndRowsIgnoreTheirBatch) {
     for (int64_t heads : {1, 4, 6}) {
         Sequences s(9, 200, 3, num_blocks);
         const int64_t rows = 10;
-        Owned kv = random_bf16(rng, {rows, dh}), step = make(DType::kU8, {rows, window_row_bytes(dh)});
+        Owned kv = random_bf16(rng, {rows, dh}),
+              step = make(DType::kU8, {rows, window_row_bytes(dh)});
         window_pack_ref(ref_stream(), kv.t, step.t);
-        Owned old = random_bf16(rng, {2 * ring_len, dh}), ring = make(DType::kU8, {2, ring_len, window_row_bytes(dh)});
-        window_pack_ref(ref_stream(), old.t, Tensor(ring.t.data, DType::kU8, {2 * ring_len, window_row_bytes(dh)}));
-        Owned c = random_bf16(rng, {2 * num_blocks * epb, dh}), slots = make(DType::kI64, {2 * num_blocks * epb});
+        Owned old = random_bf16(rng, {2 * ring_len, dh}),
+              ring = make(DType::kU8, {2, ring_len, window_row_bytes(dh)});
+        window_pack_ref(ref_stream(),
+                        old.t,
+                        Tensor(ring.t.data, DType::kU8, {2 * ring_len, window_row_bytes(dh)}));
+        Owned c = random_bf16(rng, {2 * num_blocks * epb, dh}),
+              slots = make(DType::kI64, {2 * num_blocks * epb});
         for (int64_t i = 0; i < slots.t.dim(0); ++i) slots.t.ptr<int64_t>()[i] = i;
         Owned pool = make(DType::kU8, {2 * num_blocks * epb, kv_entry_bytes(dh)});
         kv_entry_store_ref(ref_stream(), c.t, slots.t, pool.t);
@@ -395,14 +448,18 @@ TEST_P(CpuBackend, AttentionEqualsTwinAndRowsIgnoreTheirBatch) {
             for (; n < top; ++n) lists.t.row<int32_t>(t)[n] = -1;
         }
         Owned q = random_bf16(rng, {rows, heads, dh}, 2.0f), sink = random_f32(rng, {heads});
-        AttentionCache cache{step.t, ring.t, pool.t, static_cast<int>(epb), static_cast<int>(window)};
+        AttentionCache cache{
+            step.t, ring.t, pool.t, static_cast<int>(epb), static_cast<int>(window)};
         for (const Tensor& list : {lists.t, Tensor()}) {
-            Owned want = make(DType::kBF16, {rows, heads, dh}), got = make(DType::kBF16, {rows, heads, dh});
+            Owned want = make(DType::kBF16, {rows, heads, dh}),
+                  got = make(DType::kBF16, {rows, heads, dh});
             const double scale = 1.0 / std::sqrt(static_cast<double>(dh));
-            sparse_attention_ref<float>(ref_stream(), q.t, s.view, cache, list, sink.t, scale, want.t);
+            sparse_attention_ref<float>(
+                ref_stream(), q.t, s.view, cache, list, sink.t, scale, want.t);
             ops().sparse_attention(stream(), q.t, s.view, cache, list, sink.t, scale, got.t);
             EXPECT_LE(distance(got.t, want.t), kBf16Store) << heads << " heads";
-            // The last row of the first sequence as a step of its own: its predecessors are in the ring.
+            // The last row of the first sequence as a step of its own: its predecessors are in the
+            // ring.
             Owned alone = make(DType::kBF16, {1, heads, dh});
             Sequences one(1, 208, 0, num_blocks);
             BatchView v = one.view;
@@ -412,22 +469,59 @@ TEST_P(CpuBackend, AttentionEqualsTwinAndRowsIgnoreTheirBatch) {
             ring2.t.data = ring2.bytes.data();
             window_store_ref(ref_stream(), step.t.rows(0, 8), batch_rows(s.view, 0, 8), ring2.t);
             for (int64_t t = 0; t < 8; ++t) {
-                std::memcpy(ring2.t.row<uint8_t>(1) + (200 + t) % ring_len * ring2.t.stride[1], step.t.row<uint8_t>(t), static_cast<size_t>(window_row_bytes(dh)));
+                std::memcpy(ring2.t.row<uint8_t>(1) + (200 + t) % ring_len * ring2.t.stride[1],
+                            step.t.row<uint8_t>(t),
+                            static_cast<size_t>(window_row_bytes(dh)));
             }
-            AttentionCache later{step.t.rows(8, 9), ring2.t, pool.t, static_cast<int>(epb), static_cast<int>(window)};
+            AttentionCache later{step.t.rows(8, 9),
+                                 ring2.t,
+                                 pool.t,
+                                 static_cast<int>(epb),
+                                 static_cast<int>(window)};
             for (Backend* b : {one_.get(), two_.get()}) {
-                b->ops().sparse_attention(b->device().stream(), q.t.rows(8, 9), v, later, list ? list.rows(8, 9) : list, sink.t, scale, alone.t);
+                b->ops().sparse_attention(b->device().stream(),
+                                          q.t.rows(8, 9),
+                                          v,
+                                          later,
+                                          list ? list.rows(8, 9) : list,
+                                          sink.t,
+                                          scale,
+                                          alone.t);
                 EXPECT_TRUE(same_bits(alone.t, got.t.rows(8, 9)));
             }
         }
     }
 }
 
+TEST_P(CpuBackend, AttentionKeepsNanInTheRowsThatSeeIt) {
+    std::mt19937 rng = seeded();
+    const int64_t dh = 64, heads = 4, rows = 30, window = 8;
+    Sequences s(rows - 1, 0, 0, 1);
+    Owned kv = random_bf16(rng, {rows, dh}), step = make(DType::kU8, {rows, window_row_bytes(dh)});
+    kv.t.row<bf16>(10)[3] = to_bf16(NAN);
+    window_pack_ref(ref_stream(), kv.t, step.t);
+    Owned ring = make(DType::kU8, {2, 16, window_row_bytes(dh)}, 0),
+          q = random_bf16(rng, {rows, heads, dh}), sink = random_f32(rng, {heads});
+    q.t.row<bf16>(25)[0] = to_bf16(NAN);  // a query of its own
+    AttentionCache cache{step.t, ring.t, Tensor(), 0, static_cast<int>(window)};
+    Owned want = make(DType::kBF16, {rows, heads, dh}), got = make(DType::kBF16, {rows, heads, dh});
+    sparse_attention_ref<float>(ref_stream(), q.t, s.view, cache, Tensor(), sink.t, 0.125, want.t);
+    ops().sparse_attention(stream(), q.t, s.view, cache, Tensor(), sink.t, 0.125, got.t);
+    EXPECT_LE(distance(got.t, want.t), kBf16Store);
+    const auto any_nan = [&](int64_t t) {
+        return std::any_of(got.t.row<bf16>(t), got.t.row<bf16>(t) + heads * dh, [](bf16 v) {
+            return std::isnan(to_float(v));
+        });
+    };
+    for (int64_t t = 0; t < rows; ++t) EXPECT_EQ(any_nan(t), (t >= 10 && t < 18) || t == 25) << t;
+}
+
 TEST_P(CpuBackend, IndexerEqualsTwin) {
     std::mt19937 rng = seeded();
     const int64_t heads = 6, di = 64, epb = 8, num_blocks = 50, rows = 40, n = 400;
     Sequences s(39, 330, 77, num_blocks);
-    Owned c = random_bf16(rng, {2 * num_blocks * epb, di}), slots = make(DType::kI64, {2 * num_blocks * epb});
+    Owned c = random_bf16(rng, {2 * num_blocks * epb, di}),
+          slots = make(DType::kI64, {2 * num_blocks * epb});
     for (int64_t i = 0; i < slots.t.dim(0); ++i) slots.t.ptr<int64_t>()[i] = i;
     Owned pool = make(DType::kU8, {2 * num_blocks * epb, index_key_bytes(di)});
     index_key_store_ref(ref_stream(), c.t, slots.t, pool.t);
@@ -456,9 +550,11 @@ TEST_P(CpuBackend, IndexerEqualsTwin) {
 
 TEST_P(CpuBackend, TopkBreaksTiesByPosition) {
     std::mt19937 rng = seeded();
-    Owned s = make(DType::kF32, {8, 1000}), want = make(DType::kI32, {8, 100}), got = make(DType::kI32, {8, 100});
+    Owned s = make(DType::kF32, {8, 1000}), want = make(DType::kI32, {8, 100}),
+          got = make(DType::kI32, {8, 100});
     const float values[] = {0.0f, -0.0f, 1.0f, -1.0f, NAN, -INFINITY, 2.0f, INFINITY};
-    for (int64_t i = 0; i < s.t.numel(); ++i) s.t.ptr<float>()[i] = values[rng() % (i < 4000 ? 8 : 6)];
+    for (int64_t i = 0; i < s.t.numel(); ++i)
+        s.t.ptr<float>()[i] = values[rng() % (i < 4000 ? 8 : 6)];
     topk_select_ref<float>(ref_stream(), s.t, want.t);
     ops().topk_select(stream(), s.t, got.t);
     EXPECT_TRUE(same_bits(got.t, want.t));
@@ -470,8 +566,10 @@ TEST_P(CpuBackend, RouterEqualsTwin) {
     OwnedWeight gate = random_weight(rng, DType::kBF16, e, d);
     WeightMatrix prepared = gate.w;
     ASSERT_TRUE(two_->prepare(prepared).ok());
-    Owned u = random_bf16(rng, {rows, d}, 10.0f), want = make(DType::kF32, {rows, e}), got = make(DType::kF32, {rows, e});
-    for (ScoringFunc f : {ScoringFunc::kSqrtSoftplus, ScoringFunc::kSigmoid, ScoringFunc::kSoftmax}) {
+    Owned u = random_bf16(rng, {rows, d}, 10.0f), want = make(DType::kF32, {rows, e}),
+          got = make(DType::kF32, {rows, e});
+    for (ScoringFunc f :
+         {ScoringFunc::kSqrtSoftplus, ScoringFunc::kSigmoid, ScoringFunc::kSoftmax}) {
         router_scores_ref<float>(ref_stream(), u.t, gate.w, 0.7f, f, want.t);
         ops().router_scores(stream(), u.t, prepared, 0.7f, f, got.t);
         EXPECT_LE(distance(got.t, want.t), 5 * kFp32);
@@ -479,7 +577,8 @@ TEST_P(CpuBackend, RouterEqualsTwin) {
     for (int64_t i = 0; i < want.t.numel(); ++i) {
         if (rng() % 5 == 0) want.t.ptr<float>()[i] = rng() % 3 == 0 ? NAN : 0.5f;
     }
-    Owned bias = random_f32(rng, {e}, 0.0f), bias_vl = random_f32(rng, {e}), image = make(DType::kU8, {rows}, 0);
+    Owned bias = random_f32(rng, {e}, 0.0f), bias_vl = random_f32(rng, {e}),
+          image = make(DType::kU8, {rows}, 0);
     image.t.ptr<uint8_t>()[3] = 1;
     Owned wi = make(DType::kI32, {rows, k}), gi = make(DType::kI32, {rows, k});
     router_topk_ref<float>(ref_stream(), want.t, bias.t, bias_vl.t, image.t, wi.t);

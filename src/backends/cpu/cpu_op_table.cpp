@@ -6,8 +6,8 @@
 namespace deepinfer::cpu {
 namespace {
 
-/// An op of the table with the level's kernels bound: op pointers are plain functions, so the level is
-/// part of the type.
+/// An op of the table with the level's kernels bound: op pointers are plain functions, so the level
+/// is part of the type.
 template <Isa kIsa, auto kOp>
 struct Bind;
 template <Isa kIsa, typename... Args, void (*kOp)(const Kernels&, Args...)>
@@ -51,10 +51,14 @@ OpTable make_table() {
 
 OpTable cpu_op_table(Isa isa) {
     switch (isa) {
-        case Isa::kBaseline: return make_table<Isa::kBaseline>();
-        case Isa::kAvx2: return make_table<Isa::kAvx2>();
-        case Isa::kAvx512: return make_table<Isa::kAvx512>();
-        case Isa::kAmx: return make_table<Isa::kAmx>();
+        case Isa::kBaseline:
+            return make_table<Isa::kBaseline>();
+        case Isa::kAvx2:
+            return make_table<Isa::kAvx2>();
+        case Isa::kAvx512:
+            return make_table<Isa::kAvx512>();
+        case Isa::kAmx:
+            return make_table<Isa::kAmx>();
     }
     return make_table<Isa::kBaseline>();
 }

@@ -6,7 +6,8 @@
 
 namespace deepinfer::cpu {
 
-/// All ops: the kernels of `isa`, and the fp32 twins for ops that only move or count (hash, gathers).
+/// All ops: the kernels of `isa`, and the fp32 twins for ops that only move or count (hash,
+/// gathers).
 OpTable cpu_op_table(Isa isa);
 
 }  // namespace deepinfer::cpu

@@ -18,8 +18,8 @@ bool request_amx_permission() {
 #endif
 }
 
-// CPUID leaf 7: EDX bits 22 (AMX-BF16) and 24 (AMX-TILE). g++ 12's __builtin_cpu_supports has no name
-// for them.
+// CPUID leaf 7: EDX bits 22 (AMX-BF16) and 24 (AMX-TILE). g++ 12's __builtin_cpu_supports has no
+// name for them.
 bool cpuid_has_amx() {
 #if defined(__x86_64__)
     unsigned a = 7, b = 0, c = 0, d = 0;
@@ -51,10 +51,14 @@ std::vector<Isa> detect() {
 
 const char* isa_name(Isa isa) {
     switch (isa) {
-        case Isa::kBaseline: return "baseline";
-        case Isa::kAvx2: return "avx2";
-        case Isa::kAvx512: return "avx512";
-        case Isa::kAmx: return "amx";
+        case Isa::kBaseline:
+            return "baseline";
+        case Isa::kAvx2:
+            return "avx2";
+        case Isa::kAvx512:
+            return "avx512";
+        case Isa::kAmx:
+            return "amx";
     }
     return "?";
 }

@@ -14,13 +14,16 @@ PanelFormat panel_format(DType dtype, Isa isa);
 /// Bytes from one panel to the next (64-byte aligned).
 int64_t panel_bytes(PanelFormat format, int64_t k);
 /// Panels of a weight: ceil(n / 32); missing rows of the last one are zero.
-constexpr int64_t num_panels(int64_t n) { return (n + kPanelRows - 1) / kPanelRows; }
+constexpr int64_t num_panels(int64_t n) {
+    return (n + kPanelRows - 1) / kPanelRows;
+}
 
-/// True if the kernels can run this weight: k a multiple of 32 up to kMaxPanelK, no NaN code, every scale within
-/// 2^±100 (beyond that a widened weight could leave the normal range of its type). Other weights stay
-/// unpacked and the twin computes them, for every number of rows.
+/// True if the kernels can run this weight: k a multiple of 32 up to kMaxPanelK, no NaN code, every
+/// scale within 2^±100 (beyond that a widened weight could leave the normal range of its type).
+/// Other weights stay unpacked and the twin computes them, for every number of rows.
 bool packable(const WeightMatrix& w);
 /// Packs panels [begin, end) of w into out (num_panels(n) · panel_bytes).
-void pack_panels(const WeightMatrix& w, PanelFormat format, int64_t begin, int64_t end, uint8_t* out);
+void pack_panels(
+    const WeightMatrix& w, PanelFormat format, int64_t begin, int64_t end, uint8_t* out);
 
 }  // namespace deepinfer::cpu

@@ -14,7 +14,8 @@ constexpr int64_t kChunkBytes = int64_t{64} << 20;
 constexpr int64_t kHugePage = int64_t{2} << 20;
 constexpr int64_t kPage = 4096;
 
-/// Private read-only file mappings of this process, read from /proc/self/maps when an address is new.
+/// Private read-only file mappings of this process, read from /proc/self/maps when an address is
+/// new.
 class FileMappings {
   public:
     bool contains(uintptr_t begin, uintptr_t end) {
@@ -29,7 +30,9 @@ class FileMappings {
         uintptr_t begin, end;
     };
     bool find(uintptr_t begin, uintptr_t end) const {
-        return std::any_of(ranges_.begin(), ranges_.end(), [&](const Range& r) { return begin >= r.begin && end <= r.end; });
+        return std::any_of(ranges_.begin(), ranges_.end(), [&](const Range& r) {
+            return begin >= r.begin && end <= r.end;
+        });
     }
     void read() {
         ranges_.clear();
@@ -38,7 +41,9 @@ class FileMappings {
         while (std::getline(f, line)) {
             unsigned long begin = 0, end = 0, inode = 0;
             char perms[8] = {};
-            if (std::sscanf(line.c_str(), "%lx-%lx %7s %*x %*s %lu", &begin, &end, perms, &inode) != 4) continue;
+            if (std::sscanf(line.c_str(), "%lx-%lx %7s %*x %*s %lu", &begin, &end, perms, &inode) !=
+                4)
+                continue;
             const std::string p = perms;
             if (inode != 0 && (p == "r--p" || p == "r--s")) ranges_.push_back({begin, end});
         }
@@ -52,7 +57,8 @@ class FileMappings {
 void release_file_pages(const void* p, int64_t bytes) {
     static FileMappings mappings;
     const uintptr_t begin = (reinterpret_cast<uintptr_t>(p) + kPage - 1) / kPage * kPage;
-    const uintptr_t end = (reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(bytes)) / kPage * kPage;
+    const uintptr_t end =
+        (reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(bytes)) / kPage * kPage;
     if (end <= begin || !mappings.contains(begin, end)) return;
     madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
@@ -66,7 +72,12 @@ uint8_t* PanelArena::allocate(int64_t bytes) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (bytes > free_) {
         const int64_t size = std::max(kChunkBytes, (bytes + kHugePage - 1) / kHugePage * kHugePage);
-        void* p = mmap(nullptr, static_cast<size_t>(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void* p = mmap(nullptr,
+                       static_cast<size_t>(size),
+                       PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                       -1,
+                       0);
         if (p == MAP_FAILED) return nullptr;
         madvise(p, static_cast<size_t>(size), MADV_HUGEPAGE);
         chunks_.push_back({static_cast<uint8_t*>(p), size});
@@ -90,7 +101,9 @@ void PackedWeight::pack(Stream& stream) {
     const int64_t panels = num_panels(source_.n);
     uint8_t* data = arena_->allocate(panels * stride_);
     if (data == nullptr) return;  // the twin reads the stored form
-    parallel_for(stream, panels, 8, [&](int64_t begin, int64_t end) { pack_panels(source_, format_, begin, end, data); });
+    parallel_for(stream, panels, 8, [&](int64_t begin, int64_t end) {
+        pack_panels(source_, format_, begin, end, data);
+    });
     release_file_pages(source_.weight, source_.n * source_.k * dtype_bits(source_.dtype) / 8);
     data_ = data;
 }

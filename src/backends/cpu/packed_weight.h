@@ -12,8 +12,8 @@
 
 namespace deepinfer::cpu {
 
-/// Memory for packed panels: large anonymous mappings, huge pages where the kernel gives them, filled
-/// from the front. Pages that nothing was packed into are never touched.
+/// Memory for packed panels: large anonymous mappings, huge pages where the kernel gives them,
+/// filled from the front. Pages that nothing was packed into are never touched.
 class PanelArena {
   public:
     PanelArena() = default;
@@ -36,12 +36,13 @@ class PanelArena {
     int64_t used_ = 0;
 };
 
-/// One weight's panels, made on the first use by a GEMM (so tables that are only gathered from are never
-/// copied). After packing, the stored pages are given back to the system if they are a read-only file
-/// mapping: resident memory holds one copy. Thread-safe.
+/// One weight's panels, made on the first use by a GEMM (so tables that are only gathered from are
+/// never copied). After packing, the stored pages are given back to the system if they are a
+/// read-only file mapping: resident memory holds one copy. Thread-safe.
 class PackedWeight {
   public:
-    PackedWeight(const WeightMatrix& w, Isa isa, PanelArena* arena) : source_(w), isa_(isa), arena_(arena) {}
+    PackedWeight(const WeightMatrix& w, Isa isa, PanelArena* arena)
+        : source_(w), isa_(isa), arena_(arena) {}
 
     /// False if the twin has to compute this weight (see packable()).
     bool ready(Stream& stream);

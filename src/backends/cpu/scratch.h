@@ -6,10 +6,23 @@
 namespace deepinfer::cpu {
 
 /// What a buffer is for: two uses that live at the same time on one thread need two slots.
-enum class Slot { kActivations, kPanel, kMoeRows, kMoeGathered, kMoeHidden, kMoeHiddenWide, kMoeOut, kAttention, kIndex, kIndexDots, kKeys, kCount };
+enum class Slot {
+    kActivations,
+    kPanel,
+    kMoeRows,
+    kMoeGathered,
+    kMoeHidden,
+    kMoeHiddenWide,
+    kMoeOut,
+    kAttention,
+    kIndex,
+    kIndexDots,
+    kKeys,
+    kCount
+};
 
-/// 64-byte aligned memory of this thread, at least `bytes`, contents unspecified. Valid until the next
-/// call with the same slot on the same thread.
+/// 64-byte aligned memory of this thread, at least `bytes`, contents unspecified. Valid until the
+/// next call with the same slot on the same thread.
 void* scratch_bytes(Slot slot, int64_t bytes);
 
 template <typename T>

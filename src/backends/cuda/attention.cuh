@@ -31,6 +31,7 @@ struct AttentionParams {
     uint16_t* out;
     int64_t out_stride;
     int num_rows, heads, dh;
+    bool draft;  ///< draft_attention: the rows of a block share one list
 };
 
 /// The key list of row t: `window` window rows by position, then the selected entries.
@@ -40,6 +41,13 @@ struct KeyList {
     __device__ KeyList(const AttentionParams& p, int t) {
         seq = p.batch.row_seq[t];
         position = p.batch.positions[t];
+        if (p.draft) {
+            // Committed rows below the block's start, then the whole block in row order.
+            const int start = p.batch.seq_start[seq];
+            lowest = min(start, max(max(0, p.batch.window_floor[seq]), start - p.window));
+            window = start - lowest + p.batch.seq_rows[seq + 1] - p.batch.seq_rows[seq];
+            return;
+        }
         lowest = max(max(0, p.batch.window_floor[seq]), position - p.window + 1);
         window = position - lowest + 1;
     }
@@ -58,12 +66,16 @@ struct KeyList {
     __device__ const uint8_t* row(const AttentionParams& p, int t, int j) const {
         if (j >= window) {
             const int entry = p.lists[t * p.list_stride + j - window];
-            const int64_t block = p.batch.block_table[seq * p.batch.block_stride + entry / p.entries_per_block];
-            return p.pool + (block * p.entries_per_block + entry % p.entries_per_block) * p.pool_stride;
+            const int64_t block =
+                p.batch.block_table[seq * p.batch.block_stride + entry / p.entries_per_block];
+            return p.pool +
+                   (block * p.entries_per_block + entry % p.entries_per_block) * p.pool_stride;
         }
         const int pos = lowest + j, start = p.batch.seq_start[seq];
-        if (pos >= start) return p.step_rows + (p.batch.seq_rows[seq] + pos - start) * p.step_stride;
-        return p.ring + p.batch.seq_slot[seq] * p.ring_slot_stride + pos % p.ring_len * p.ring_row_stride;
+        if (pos >= start)
+            return p.step_rows + (p.batch.seq_rows[seq] + pos - start) * p.step_stride;
+        return p.ring + p.batch.seq_slot[seq] * p.ring_slot_stride +
+               pos % p.ring_len * p.ring_row_stride;
     }
 };
 

@@ -49,13 +49,16 @@ OpTable cuda_op_table() {
     t.router_weights = &router_weights;
     t.swiglu = &swiglu;
     t.moe_ffn = &moe_ffn;
+    t.draft_attention = &draft_attention;
+    t.add_rows = &add_rows;
+    t.argmax_rows = &argmax_rows;
     return t;
 }
 
 namespace {
 
-/// Weights live until the backend dies: bump allocation in slabs, because one allocation a matrix would
-/// round thousands of experts up to the driver's 2 MB.
+/// Weights live until the backend dies: bump allocation in slabs, because one allocation a matrix
+/// would round thousands of experts up to the driver's 2 MB.
 class WeightArena {
   public:
     explicit WeightArena(CudaDevice& device) : device_(device) {}
@@ -63,8 +66,10 @@ class WeightArena {
     Result<uint8_t*> take(size_t bytes) {
         bytes = (std::max<size_t>(bytes, 1) + 255) / 256 * 256;
         if (used_ + bytes > capacity_) {
-            // Slabs grow with what is already there: a small model stays small, a large one has few slabs.
-            const size_t slab = std::max(bytes, std::clamp(total_ / 4, size_t{8} << 20, size_t{1} << 30));
+            // Slabs grow with what is already there: a small model stays small, a large one has few
+            // slabs.
+            const size_t slab =
+                std::max(bytes, std::clamp(total_ / 4, size_t{8} << 20, size_t{1} << 30));
             Result<Buffer> b = device_.allocate(slab);
             if (!b.ok() && slab > bytes) b = device_.allocate(bytes);
             if (!b.ok()) return b.status();
@@ -92,7 +97,8 @@ class CudaBackend final : public Backend {
     std::string name() const override { return "cuda"; }
     std::string description() const override {
         return device_->name() + ", " + std::to_string(device_->free_bytes() >> 20) +
-               " MiB free; matrices: packed tiles, mma bf16 (k order fixed by shape); attention: mma (head_dim 512) or plain";
+               " MiB free; matrices: packed tiles, mma bf16 (k order fixed by shape); attention: "
+               "mma (head_dim 512) or plain";
     }
     Device& device() override { return *device_; }
     const OpTable& ops() const override { return ops_; }
@@ -112,7 +118,10 @@ class CudaBackend final : public Backend {
             return {};
         }
         DI_RETURN_IF_ERROR(check_scales(w));
-        const size_t scale_bytes = w.dtype == DType::kBF16 ? 0 : static_cast<size_t>(w.bytes() - w.n * w.k * dtype_bits(w.dtype) / 8);
+        const size_t scale_bytes =
+            w.dtype == DType::kBF16
+                ? 0
+                : static_cast<size_t>(w.bytes() - w.n * w.k * dtype_bits(w.dtype) / 8);
         const size_t weight_bytes = static_cast<size_t>(w.bytes()) - scale_bytes;
         const size_t scale_at = (weight_bytes + 255) / 256 * 256;
         DI_RETURN_IF_ERROR(reserve_staging(scale_at + scale_bytes));

@@ -11,8 +11,8 @@ namespace deepinfer::cuda {
 
 class CudaDevice final : public Device {
   public:
-    /// kUnavailable without a driver, a device or that index (both numbers are named); kUnimplemented for a
-    /// chip the kernels were not built for.
+    /// kUnavailable without a driver, a device or that index (both numbers are named);
+    /// kUnimplemented for a chip the kernels were not built for.
     static Result<std::unique_ptr<CudaDevice>> create(int index);
 
     std::string name() const override { return name_; }

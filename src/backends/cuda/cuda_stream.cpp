@@ -24,7 +24,31 @@ Result<std::unique_ptr<CudaStream>> CudaStream::create(size_t scratch_bytes) {
                       error_text(error, "cudaStreamCreateWithFlags", "the step stream", ""));
     }
     if (s->scratch(scratch_bytes) == nullptr) return s->status_;
+    s->side_.reset(new CudaStream());
+    s->side_->parent_ = s.get();
+    DI_CUDA(*s,
+            cudaStreamCreateWithFlags(&s->side_->stream_, cudaStreamNonBlocking),
+            "the side stream",
+            "");
+    DI_CUDA(
+        *s, cudaEventCreateWithFlags(&s->forked_, cudaEventDisableTiming), "the fork event", "");
+    DI_CUDA(
+        *s, cudaEventCreateWithFlags(&s->joined_, cudaEventDisableTiming), "the join event", "");
+    if (!s->status_.ok()) return s->status_;
     return s;
+}
+
+Stream& CudaStream::fork() {
+    DI_CUDA(*this, cudaEventRecord(forked_, stream_), "a fork", "");
+    DI_CUDA(*this, cudaStreamWaitEvent(side_->stream_, forked_, 0), "a fork", "");
+    side_->no_early_launch();
+    return *side_;
+}
+
+void CudaStream::join() {
+    DI_CUDA(*this, cudaEventRecord(joined_, side_->stream_), "a join", "");
+    DI_CUDA(*this, cudaStreamWaitEvent(stream_, joined_, 0), "a join", "");
+    no_early_launch();
 }
 
 CudaStream::~CudaStream() {
@@ -33,8 +57,11 @@ CudaStream::~CudaStream() {
         cudaStreamSynchronize(stream_);
         cudaStreamDestroy(stream_);
     }
+    side_.reset();
+    if (forked_ != nullptr) cudaEventDestroy(forked_);
+    if (joined_ != nullptr) cudaEventDestroy(joined_);
     for (auto& entry : tables_) cudaFree(entry.second.device);
-    cudaFree(scratch_);
+    if (scratch_ != nullptr) cudaFree(scratch_);
 }
 
 void CudaStream::synchronize() {
@@ -75,7 +102,10 @@ const ExpertPointers* CudaStream::expert_table(std::span<const ExpertWeights> ex
     synchronize();  // kernels may still read the old table
     cudaFree(table.device);
     table.device = nullptr;
-    DI_CUDA(*this, cudaMalloc(reinterpret_cast<void**>(&table.device), bytes), "an expert table", shape);
+    DI_CUDA(*this,
+            cudaMalloc(reinterpret_cast<void**>(&table.device), bytes),
+            "an expert table",
+            shape);
     DI_CUDA(*this,
             cudaMemcpy(table.device, host.data(), bytes, cudaMemcpyHostToDevice),
             "an expert table",
@@ -88,6 +118,8 @@ void CudaStream::record(cudaError_t error,
                         const char* call,
                         const char* what,
                         const std::string& shape) {
+    cudaGetLastError();  // the runtime keeps it too; the next launch must not report it as its own
+    if (parent_ != nullptr) return parent_->record(error, call, what, shape);
     if (!status_.ok()) return;
     const StatusCode code = error == cudaErrorMemoryAllocation ? StatusCode::kResourceExhausted
                                                                : StatusCode::kUnavailable;

@@ -1,8 +1,9 @@
-// CudaStream: the device queue that every CUDA op runs on, its scratch memory, and the first failure seen.
+// CudaStream: the device queue that every CUDA op runs on, its scratch memory, and the first
+// failure seen.
 //
-// Ops return nothing, so a failed launch or a lost device is kept here: status() stays at the first error
-// (kUnavailable, naming call, kernel and shape) and the owner of the step asks for it after synchronize().
-// One thread at a time, as Device.
+// Ops return nothing, so a failed launch or a lost device is kept here: status() stays at the first
+// error (kUnavailable, naming call, kernel and shape) and the owner of the step asks for it after
+// synchronize(). One thread at a time, as Device.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,6 +12,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "deepinfer/status.h"
@@ -35,18 +37,29 @@ class CudaStream final : public Stream {
     void synchronize() override;
     cudaStream_t get() const { return stream_; }
 
-    /// Scratch of one op call: at least `bytes`, 256-byte aligned, free again when the op's kernels are
-    /// done (stream order makes reuse by the next op safe). Growing waits for the stream, so a step that
-    /// is captured into a graph must have run once before. Returns nullptr (and keeps a status) when the
-    /// memory is not there.
+    /// Scratch of one op call: at least `bytes`, 256-byte aligned, free again when the op's kernels
+    /// are done (stream order makes reuse by the next op safe). Growing waits for the stream, so a
+    /// step that is captured into a graph must have run once before. Returns nullptr (and keeps a
+    /// status) when the memory is not there.
     void* scratch(size_t bytes);
 
     /// Device table of the experts' packed matrices; uploaded when the list was not seen before.
     const ExpertPointers* expert_table(std::span<const ExpertWeights> experts);
 
+    /// A second queue for independent work of one op: fork() lets it start after everything queued
+    /// so far, join() makes this stream wait for it. Failures are kept here. Captured graphs get a
+    /// parallel branch.
+    Stream& fork();
+    void join();
+
+    /// True if the next kernel may be launched before the previous one has finished (it waits by
+    /// itself): not for the first after a fork, join or copy. Asking uses it up.
+    bool take_early_launch() { return std::exchange(early_launch_, true); }
+    void no_early_launch() { early_launch_ = false; }
+
     /// Keeps the first failure. `what` is a kernel or a copy, `shape` its sizes.
     void record(cudaError_t error, const char* call, const char* what, const std::string& shape);
-    const Status& status() const { return status_; }
+    const Status& status() const { return parent_ != nullptr ? parent_->status() : status_; }
 
   private:
     CudaStream() = default;
@@ -59,21 +72,31 @@ class CudaStream final : public Stream {
     void* scratch_ = nullptr;
     size_t scratch_bytes_ = 0;
     std::unordered_map<const void*, Table> tables_;
+    std::unique_ptr<CudaStream> side_;  ///< made by create(); has no scratch and no side of its own
+    CudaStream* parent_ = nullptr;
+    cudaEvent_t forked_ = nullptr, joined_ = nullptr;
+    bool early_launch_ = false;
     Status status_;
 };
 
-/// The text of a failed call: "cudaMalloc for expert table (384 experts): out of memory (cudaErrorMemoryAllocation)".
-std::string error_text(cudaError_t error, const char* call, const char* what, const std::string& shape);
+/// The text of a failed call: "cudaMalloc for expert table (384 experts): out of memory
+/// (cudaErrorMemoryAllocation)".
+std::string error_text(cudaError_t error,
+                       const char* call,
+                       const char* what,
+                       const std::string& shape);
 
-inline CudaStream& cuda_stream(Stream& s) { return static_cast<CudaStream&>(s); }
+inline CudaStream& cuda_stream(Stream& s) {
+    return static_cast<CudaStream&>(s);
+}
 
 }  // namespace deepinfer::cuda
 
 /// Runs a CUDA call on behalf of `stream` and keeps its failure there, named by `what` and `shape`.
-#define DI_CUDA(stream, call, what, shape)                                     \
-    do {                                                                       \
-        const cudaError_t di_cuda_error_ = (call);                             \
-        if (di_cuda_error_ != cudaSuccess) {                                   \
-            (stream).record(di_cuda_error_, #call, what, shape);               \
-        }                                                                      \
+#define DI_CUDA(stream, call, what, shape)                       \
+    do {                                                         \
+        const cudaError_t di_cuda_error_ = (call);               \
+        if (di_cuda_error_ != cudaSuccess) {                     \
+            (stream).record(di_cuda_error_, #call, what, shape); \
+        }                                                        \
     } while (false)

@@ -1,12 +1,12 @@
 // The streaming matrix core: packed weight tiles times a few activation rows, one warp at a time.
 //
-// Weights are the A operand of mma (16 rows), activations the B operand (8 rows a tile), so few rows waste
-// nothing. A warp owns R row tiles × 8·NT activation rows of one K slice and runs its own cp.async pipeline in
-// its own shared memory: no block barrier until the slices are added.
+// Weights are the A operand of mma (16 rows), activations the B operand (8 rows a tile), so few
+// rows waste nothing. A warp owns R row tiles × 8·NT activation rows of one K slice and runs its
+// own cp.async pipeline in its own shared memory: no block barrier until the slices are added.
 //
-// The order of one output element's sum is fixed by (k, format) alone: num_slices(k) slices of whole chunks,
-// each walked in steps of 16 by one accumulator that starts at zero, then added in ascending slice. R, NT and the
-// grid change with the number of rows; the sum does not.
+// The order of one output element's sum is fixed by (k, format) alone: num_slices(k) slices of
+// whole chunks, each walked in steps of 16 by one accumulator that starts at zero, then added in
+// ascending slice. R, NT and the grid change with the number of rows; the sum does not.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,7 +17,8 @@
 
 namespace deepinfer::cuda {
 
-constexpr int kMatrixWarps = 8;
+constexpr int kMatrixWarps =
+    8;  ///< a block's warps; kernels with small tiles run with half of them for an even spread
 constexpr int kMatrixThreads = kMatrixWarps * 32;
 
 template <DType T>
@@ -36,27 +37,34 @@ struct TileFormat<DType::kBF16> {
 };
 
 /// K slices of a matrix with `chunks` chunks: at least eight chunks each, a power of two up to 8.
-__host__ __device__ inline int num_slices(int chunks) { return chunks >= 64 ? 8 : chunks >= 32 ? 4 : chunks >= 16 ? 2 : 1; }
-__host__ __device__ inline int slice_begin(int chunks, int slices, int s) { return chunks * s / slices; }
+__host__ __device__ inline int num_slices(int chunks) {
+    return chunks >= 64 ? 8 : chunks >= 32 ? 4 : chunks >= 16 ? 2 : 1;
+}
+__host__ __device__ inline int slice_begin(int chunks, int slices, int s) {
+    return chunks * s / slices;
+}
 
 /// Shared memory of a block: pipelines of all warps, later overlaid by the partial sums.
-template <DType T, int R, int NT>
+template <DType T, int R, int NT, int W = kMatrixWarps>
 struct MatrixShared {
-    static constexpr int kRowPitch = TileFormat<T>::kChunk * 2 + 16;  ///< ldmatrix without bank conflicts
+    static constexpr int kRowPitch =
+        TileFormat<T>::kChunk * 2 + 16;  ///< ldmatrix without bank conflicts
     static constexpr int kStage = R * TileFormat<T>::kBytes + 8 * NT * kRowPitch;
-    static constexpr int kWanted = 104 * 1024 / (kMatrixWarps * kStage);  // two blocks a multiprocessor
-    static constexpr int kRoom = 208 * 1024 / (kMatrixWarps * kStage);    // or one
+    static constexpr int kWanted = 13 * 1024 / kStage;  // two blocks a multiprocessor
+    static constexpr int kRoom = 26 * 1024 / kStage;    // or one
     static constexpr int kStages = kWanted >= 4 ? 4 : kWanted >= 2 ? kWanted : kRoom >= 3 ? 3 : 2;
-    static constexpr int kPipeline = kMatrixWarps * kStages * kStage;
+    static constexpr int kPipeline = W * kStages * kStage;
     static constexpr int kPartialPitch = 17;  ///< [token][16 rows + 1]
-    static constexpr int kPartials = kMatrixWarps * R * 8 * NT * kPartialPitch * 4;
+    static constexpr int kPartials = W * R * 8 * NT * kPartialPitch * 4;
     static constexpr int kBody = (kPipeline > kPartials ? kPipeline : kPartials + 15) / 16 * 16;
     static constexpr int kBytes = kBody + 8 * NT * 8;  ///< then the row pointers
 };
 
 /// acc[r] += tile r · rows, for one chunk in shared memory.
 template <DType T, int R, int NT>
-__device__ __forceinline__ void multiply_chunk(float (&acc)[R][NT][4], const uint8_t* stage, int lane) {
+__device__ __forceinline__ void multiply_chunk(float (&acc)[R][NT][4],
+                                               const uint8_t* stage,
+                                               int lane) {
     using F = TileFormat<T>;
     using S = MatrixShared<T, R, NT>;
     const uint8_t* rows = stage + R * F::kBytes;
@@ -71,9 +79,12 @@ __device__ __forceinline__ void multiply_chunk(float (&acc)[R][NT][4], const uin
                 for (int i = 0; i < NT; ++i) ldmatrix_x4(b[i], row_address + i * 8 * S::kRowPitch);
 #pragma unroll
                 for (int r = 0; r < R; ++r) {
-                    const uint4 w0 = *reinterpret_cast<const uint4*>(stage + r * F::kBytes + lane * 16);
-                    const uint4 w1 = *reinterpret_cast<const uint4*>(stage + r * F::kBytes + 512 + lane * 16);
-                    const uint32_t a0[4] = {w0.x, w0.y, w0.z, w0.w}, a1[4] = {w1.x, w1.y, w1.z, w1.w};
+                    const uint4 w0 =
+                        *reinterpret_cast<const uint4*>(stage + r * F::kBytes + lane * 16);
+                    const uint4 w1 =
+                        *reinterpret_cast<const uint4*>(stage + r * F::kBytes + 512 + lane * 16);
+                    const uint32_t a0[4] = {w0.x, w0.y, w0.z, w0.w},
+                                   a1[4] = {w1.x, w1.y, w1.z, w1.w};
 #pragma unroll
                     for (int i = 0; i < NT; ++i) {
                         mma_m16n8k16(acc[r][i], a0, b[i][0], b[i][1]);
@@ -84,7 +95,8 @@ __device__ __forceinline__ void multiply_chunk(float (&acc)[R][NT][4], const uin
         } else if constexpr (T == DType::kFP8E4M3) {
             uint32_t b[NT][4];
 #pragma unroll
-            for (int i = 0; i < NT; ++i) ldmatrix_x4(b[i], row_address + i * 8 * S::kRowPitch + vec * 64);
+            for (int i = 0; i < NT; ++i)
+                ldmatrix_x4(b[i], row_address + i * 8 * S::kRowPitch + vec * 64);
 #pragma unroll
             for (int r = 0; r < R; ++r) {
                 const uint8_t* tile = stage + r * F::kBytes;
@@ -110,13 +122,17 @@ __device__ __forceinline__ void multiply_chunk(float (&acc)[R][NT][4], const uin
                 const int block = vec * 2 + half;  // 32 columns, one scale a row
                 uint32_t b[NT][4];
 #pragma unroll
-                for (int i = 0; i < NT; ++i) ldmatrix_x4(b[i], row_address + i * 8 * S::kRowPitch + block * 64);
+                for (int i = 0; i < NT; ++i)
+                    ldmatrix_x4(b[i], row_address + i * 8 * S::kRowPitch + block * 64);
 #pragma unroll
                 for (int r = 0; r < R; ++r) {
                     const uint8_t* tile = stage + r * F::kBytes;
-                    const uint2 w = *reinterpret_cast<const uint2*>(tile + vec * 512 + lane * 16 + half * 8);
-                    const uint32_t scales = *reinterpret_cast<const uint16_t*>(tile + 1024 + lane / 4 * 8 + block * 2);
-                    const uint32_t top = e2m1_factor(scales & 255u), bottom = e2m1_factor(scales >> 8);
+                    const uint2 w =
+                        *reinterpret_cast<const uint2*>(tile + vec * 512 + lane * 16 + half * 8);
+                    const uint32_t scales =
+                        *reinterpret_cast<const uint16_t*>(tile + 1024 + lane / 4 * 8 + block * 2);
+                    const uint32_t top = factor_from_byte<0>(scales),
+                                   bottom = factor_from_byte<1>(scales);
                     const uint32_t words[2] = {w.x, w.y};
 #pragma unroll
                     for (int step = 0; step < 2; ++step) {
@@ -125,9 +141,12 @@ __device__ __forceinline__ void multiply_chunk(float (&acc)[R][NT][4], const uin
                         a[0] = mul_bf16x2(v & 0x81C081C0u, top);
                         a[1] = mul_bf16x2((v << 3) & 0x81C081C0u, bottom);
                         a[2] = mul_bf16x2((v << 6) & 0x81C081C0u, top);
-                        a[3] = mul_bf16x2(((v << 1) & 0x80008000u) | ((v >> 4) & 0x00C000C0u) | ((v >> 5) & 0x01000100u), bottom);
+                        a[3] = mul_bf16x2(((v << 1) & 0x80008000u) | ((v >> 4) & 0x00C000C0u) |
+                                              ((v >> 5) & 0x01000100u),
+                                          bottom);
 #pragma unroll
-                        for (int i = 0; i < NT; ++i) mma_m16n8k16(acc[r][i], a, b[i][2 * step], b[i][2 * step + 1]);
+                        for (int i = 0; i < NT; ++i)
+                            mma_m16n8k16(acc[r][i], a, b[i][2 * step], b[i][2 * step + 1]);
                     }
                 }
             }
@@ -143,7 +162,8 @@ struct RowSource {
 };
 
 template <DType T, int R, int NT>
-__device__ __forceinline__ void fetch_chunk(uint8_t* stage, const uint8_t* const (&tiles)[R], const RowSource& x, int chunk, int lane) {
+__device__ __forceinline__ void fetch_chunk(
+    uint8_t* stage, const uint8_t* const (&tiles)[R], const RowSource& x, int chunk, int lane) {
     using F = TileFormat<T>;
     using S = MatrixShared<T, R, NT>;
 #pragma unroll
@@ -165,11 +185,14 @@ __device__ __forceinline__ void fetch_chunk(uint8_t* stage, const uint8_t* const
         uint8_t* dst = rows + token * S::kRowPitch + col * 2;
         if (x.aligned) {
             const bool live = row != nullptr && at < x.k;
-            cp_async_16(shared_address(dst), live ? row + at : reinterpret_cast<const uint16_t*>(tiles[0]), live ? 16u : 0u);
+            cp_async_16(shared_address(dst),
+                        live ? row + at : reinterpret_cast<const uint16_t*>(tiles[0]),
+                        live ? 16u : 0u);
         } else {
 #pragma unroll
             for (int j = 0; j < 8; ++j) {
-                reinterpret_cast<uint16_t*>(dst)[j] = row != nullptr && at + j < x.k ? row[at + j] : uint16_t{0};
+                reinterpret_cast<uint16_t*>(dst)[j] =
+                    row != nullptr && at + j < x.k ? row[at + j] : uint16_t{0};
             }
         }
     }
@@ -195,7 +218,8 @@ __device__ __forceinline__ void multiply_slice(float (&acc)[R][NT][4],
     }
 #pragma unroll
     for (int s = 0; s < S::kStages - 1; ++s) {
-        if (begin + s < end) fetch_chunk<T, R, NT>(pipeline + s * S::kStage, tiles, x, begin + s, lane);
+        if (begin + s < end)
+            fetch_chunk<T, R, NT>(pipeline + s * S::kStage, tiles, x, begin + s, lane);
         cp_async_commit();
     }
     int read = 0, write = S::kStages - 1;
@@ -219,7 +243,8 @@ __device__ __forceinline__ int partial_index(int slices, int slot, int slice, in
 }
 
 template <int R, int NT>
-__device__ __forceinline__ void store_partials(const float (&acc)[R][NT][4], float* partials, int slices, int mg, int slice) {
+__device__ __forceinline__ void store_partials(
+    const float (&acc)[R][NT][4], float* partials, int slices, int mg, int slice) {
     const int lane = static_cast<int>(threadIdx.x) & 31;
 #pragma unroll
     for (int r = 0; r < R; ++r) {
@@ -236,9 +261,11 @@ __device__ __forceinline__ void store_partials(const float (&acc)[R][NT][4], flo
 
 /// The finished sum: slices added in ascending order.
 template <int NT>
-__device__ __forceinline__ float add_slices(const float* partials, int slices, int slot, int token, int row) {
+__device__ __forceinline__ float add_slices(
+    const float* partials, int slices, int slot, int token, int row) {
     float sum = partials[partial_index<NT>(slices, slot, 0, token, row)];
-    for (int s = 1; s < slices; ++s) sum += partials[partial_index<NT>(slices, slot, s, token, row)];
+    for (int s = 1; s < slices; ++s)
+        sum += partials[partial_index<NT>(slices, slot, s, token, row)];
     return sum;
 }
 

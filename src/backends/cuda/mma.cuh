@@ -8,11 +8,16 @@
 namespace deepinfer::cuda {
 
 /// d += a · b, one m16n8k16 step, bf16 operands, fp32 accumulators.
-/// a: row-major 16 × 16 (a0: row g, k 2t; a1: row g + 8; a2: row g, k 2t + 8; a3: row g + 8, k 2t + 8),
-/// b: 16 × 8 (b0: k 2t, col g; b1: k 2t + 8), d: rows g, g + 8, cols 2t, 2t + 1; g = lane / 4, t = lane % 4.
-__device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+/// a: row-major 16 × 16 (a0: row g, k 2t; a1: row g + 8; a2: row g, k 2t + 8; a3: row g + 8, k 2t +
+/// 8), b: 16 × 8 (b0: k 2t, col g; b1: k 2t + 8), d: rows g, g + 8, cols 2t, 2t + 1; g = lane / 4,
+/// t = lane % 4.
+__device__ __forceinline__ void mma_m16n8k16(float (&d)[4],
+                                             const uint32_t (&a)[4],
+                                             uint32_t b0,
+                                             uint32_t b1) {
     asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -43,9 +48,13 @@ __device__ __forceinline__ uint64_t evict_first_policy() {
     return policy;
 }
 __device__ __forceinline__ void cp_async_16_hint(uint32_t dst, const void* src, uint64_t policy) {
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "l"(policy));
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(dst),
+                 "l"(src),
+                 "l"(policy));
 }
-__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;"); }
+__device__ __forceinline__ void cp_async_commit() {
+    asm volatile("cp.async.commit_group;");
+}
 template <int N>
 __device__ __forceinline__ void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N));

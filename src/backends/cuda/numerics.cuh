@@ -1,4 +1,5 @@
-// Device side of tensor/dtype.h and tensor/quant_block.h: the same bits, one lane or one small group at a time.
+// Device side of tensor/dtype.h and tensor/quant_block.h: the same bits, one lane or one small
+// group at a time.
 //
 // bf16 values travel as their 16 bits. Nothing here rounds except where its name says so.
 #pragma once
@@ -19,13 +20,16 @@ __device__ __forceinline__ uint16_t round_bf16_bits(float x) {
     if ((u & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<uint16_t>((u >> 16) | 0x40u);
     return static_cast<uint16_t>((u + 0x7FFFu + ((u >> 16) & 1u)) >> 16);
 }
-__device__ __forceinline__ float round_bf16(float x) { return bf16_value(round_bf16_bits(x)); }
+__device__ __forceinline__ float round_bf16(float x) {
+    return bf16_value(round_bf16_bits(x));
+}
 
 __device__ __forceinline__ float e4m3_value(uint32_t c) {
     const uint32_t mag = c & 0x7Fu;
     const uint32_t sign = (c & 0x80u) << 24;
     if (mag == 0x7F) return __uint_as_float(0x7FC00000u);
-    // As bits of a float whose exponent is 120 too small; the product is exact, subnormal codes included.
+    // As bits of a float whose exponent is 120 too small; the product is exact, subnormal codes
+    // included.
     return __uint_as_float((mag << 20) | sign) * 0x1p120f;
 }
 
@@ -36,7 +40,8 @@ __device__ __forceinline__ uint8_t e4m3_code(float x) {
     if (m > 0x7F800000u) return 0x7F;
     const float a = __uint_as_float(m);
     if (a >= 448.0f) return static_cast<uint8_t>(sign | 0x7Eu);
-    if (a < 0x1p-6f) return static_cast<uint8_t>(sign | static_cast<uint32_t>(__float2int_rn(a * 512.0f)));
+    if (a < 0x1p-6f)
+        return static_cast<uint8_t>(sign | static_cast<uint32_t>(__float2int_rn(a * 512.0f)));
     return static_cast<uint8_t>(sign | (((m + 0x7FFFFu + ((m >> 20) & 1u)) >> 20) - (120u << 3)));
 }
 
@@ -48,7 +53,8 @@ __device__ __forceinline__ float ue8m0_value(uint32_t c) {
 /// Value of an E2M1 code; code 8 is +0, as in the host table.
 __device__ __forceinline__ float e2m1_value(uint32_t code) {
     const uint32_t mag = code & 7u;
-    const float v = __uint_as_float(mag << 22) * 0x1p126f;  // ee m in the exponent's low bits: exact
+    const float v =
+        __uint_as_float(mag << 22) * 0x1p126f;  // ee m in the exponent's low bits: exact
     return (code & 8u) != 0 && mag != 0 ? -v : v;
 }
 
@@ -71,7 +77,8 @@ __device__ __forceinline__ uint32_t ue8m0_scale_byte(float amax, float inverse_t
     return ((bits >> 23) & 0xFFu) + ((bits & 0x7FFFFFu) != 0 ? 1u : 0u);
 }
 
-/// 1 / scale for a scale byte in 1..254; a power of two, so x · inverse equals the division x / scale.
+/// 1 / scale for a scale byte in 1..254; a power of two, so x · inverse equals the division x /
+/// scale.
 __device__ __forceinline__ float ue8m0_inverse(uint32_t e) {
     if (e >= 255) return __uint_as_float(0x7FC00000u);
     return e == 254 ? 0x1p-127f : __uint_as_float((254u - e) << 23);
@@ -105,7 +112,8 @@ __device__ __forceinline__ float block_sum(float v, float* shared) {
     return total;
 }
 
-/// Eight bf16 in a row. With `aligned` (16-byte address) one load, else eight; the values are the same.
+/// Eight bf16 in a row. With `aligned` (16-byte address) one load, else eight; the values are the
+/// same.
 struct Bf16x8 {
     uint16_t v[8];
 };

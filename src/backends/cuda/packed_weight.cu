@@ -1,10 +1,9 @@
-#include "backends/cuda/packed_weight.h"
-
 #include <cuda_runtime.h>
 
 #include <algorithm>
 #include <string>
 
+#include "backends/cuda/packed_weight.h"
 #include "backends/cuda/widen.cuh"
 
 namespace deepinfer::cuda {
@@ -19,7 +18,9 @@ struct Source {
 };
 
 /// The four k offsets of lane t's operand in a k16 step: 2t, 2t + 1, 2t + 8, 2t + 9.
-__device__ int operand_k(int t, int i) { return 2 * t + (i & 1) + (i >> 1) * 8; }
+__device__ int operand_k(int t, int i) {
+    return 2 * t + (i & 1) + (i >> 1) * 8;
+}
 
 __device__ uint32_t fp8_code(const Source& s, int64_t row, int64_t k) {
     return row < s.n && k < s.k ? s.weight[row * s.k + k] : 0u;
@@ -29,23 +30,30 @@ __device__ uint32_t fp4_code(const Source& s, int64_t row, int64_t k) {
     return s.weight[(row * s.k + k) / 2] >> (4 * (k & 1)) & 15u;
 }
 
-/// Word of one FP8 row and step: bytes [k2, k0, k3, k1], so that e4m3_odd gives (k0, k1) and e4m3_even (k2, k3).
+/// Word of one FP8 row and step: bytes [k2, k0, k3, k1], so that e4m3_odd gives (k0, k1) and
+/// e4m3_even (k2, k3).
 __device__ uint32_t fp8_word(const Source& s, int64_t row, int64_t k0, int t) {
     return fp8_code(s, row, k0 + operand_k(t, 2)) | fp8_code(s, row, k0 + operand_k(t, 0)) << 8 |
-           fp8_code(s, row, k0 + operand_k(t, 3)) << 16 | fp8_code(s, row, k0 + operand_k(t, 1)) << 24;
+           fp8_code(s, row, k0 + operand_k(t, 3)) << 16 |
+           fp8_code(s, row, k0 + operand_k(t, 1)) << 24;
 }
 
-/// Word of one FP4 step: pairs a0 (row g, k0 k1), a1 (row g + 8), a2 (row g, k2 k3), a3, one value a half.
-/// Bit homes within a half (sign, m2, m1, m0): a0 15 8 7 6, a1 12 5 4 3, a2 9 2 1 0, a3 14 13 11 10.
+/// Word of one FP4 step: pairs a0 (row g, k0 k1), a1 (row g + 8), a2 (row g, k2 k3), a3, one value
+/// a half. Bit homes within a half (sign, m2, m1, m0): a0 15 8 7 6, a1 12 5 4 3, a2 9 2 1 0, a3 14
+/// 13 11 10.
 __device__ uint32_t fp4_half(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3) {
-    return (c0 >> 3) << 15 | (c0 & 7u) << 6 | (c1 >> 3) << 12 | (c1 & 7u) << 3 | (c2 >> 3) << 9 | (c2 & 7u) | (c3 >> 3) << 14 |
-           (c3 >> 2 & 1u) << 13 | (c3 & 3u) << 10;
+    return (c0 >> 3) << 15 | (c0 & 7u) << 6 | (c1 >> 3) << 12 | (c1 & 7u) << 3 | (c2 >> 3) << 9 |
+           (c2 & 7u) | (c3 >> 3) << 14 | (c3 >> 2 & 1u) << 13 | (c3 & 3u) << 10;
 }
 __device__ uint32_t fp4_word(const Source& s, int64_t row, int64_t k0, int t) {
     uint32_t w = 0;
     for (int half = 0; half < 2; ++half) {
         const int64_t ka = k0 + operand_k(t, half), kb = k0 + operand_k(t, 2 + half);
-        w |= fp4_half(fp4_code(s, row, ka), fp4_code(s, row + 8, ka), fp4_code(s, row, kb), fp4_code(s, row + 8, kb)) << (16 * half);
+        w |= fp4_half(fp4_code(s, row, ka),
+                      fp4_code(s, row + 8, ka),
+                      fp4_code(s, row, kb),
+                      fp4_code(s, row + 8, kb))
+             << (16 * half);
     }
     return w;
 }
@@ -59,19 +67,23 @@ __device__ uint32_t bf16_word(const Source& s, int64_t row, int64_t k) {
 
 /// One thread fills one 16-byte word of one tile (64 words a tile).
 template <DType T>
-__global__ void __launch_bounds__(kThreads) pack_kernel(Source s, int64_t chunks, int64_t tiles, int chunk, int tile_bytes, uint8_t* packed) {
+__global__ void __launch_bounds__(kThreads) pack_kernel(
+    Source s, int64_t chunks, int64_t tiles, int chunk, int tile_bytes, uint8_t* packed) {
     const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
     const int64_t tile = i / 64;
     if (tile >= tiles) return;
-    const int word = static_cast<int>(i % 64), lane = word % 32, vec = word / 32, g = lane / 4, t = lane % 4;
+    const int word = static_cast<int>(i % 64), lane = word % 32, vec = word / 32, g = lane / 4,
+              t = lane % 4;
     const int64_t row = tile / chunks * 16 + g, k0 = tile % chunks * chunk;
     uint32_t w[4];
     if constexpr (T == DType::kFP8E4M3) {
-        for (int j = 0; j < 4; ++j) w[j] = fp8_word(s, row + j % 2 * 8, k0 + (vec * 2 + j / 2) * 16, t);
+        for (int j = 0; j < 4; ++j)
+            w[j] = fp8_word(s, row + j % 2 * 8, k0 + (vec * 2 + j / 2) * 16, t);
     } else if constexpr (T == DType::kFP4) {
         for (int j = 0; j < 4; ++j) w[j] = fp4_word(s, row, k0 + (vec * 4 + j) * 16, t);
     } else {
-        for (int j = 0; j < 4; ++j) w[j] = bf16_word(s, row + j % 2 * 8, k0 + vec * 16 + j / 2 * 8 + 2 * t);
+        for (int j = 0; j < 4; ++j)
+            w[j] = bf16_word(s, row + j % 2 * 8, k0 + vec * 16 + j / 2 * 8 + 2 * t);
     }
     uint8_t* dst = packed + tile * tile_bytes;
     *reinterpret_cast<uint4*>(dst + vec * 512 + lane * 16) = make_uint4(w[0], w[1], w[2], w[3]);
@@ -85,17 +97,29 @@ __global__ void __launch_bounds__(kThreads) pack_kernel(Source s, int64_t chunks
         // Lane (g, t) writes column block t of rows g and g + 8.
         const int64_t kb = s.k / 32, b = k0 / 32 + t;
         for (int h = 0; h < 2; ++h) {
-            dst[1024 + g * 8 + t * 2 + h] = row + 8 * h < s.n && b < kb ? s.scale[(row + 8 * h) * kb + b] : 0;
+            // Biased by 126 already: the exponent of the widening factor (check_scales keeps it a
+            // byte).
+            dst[1024 + g * 8 + t * 2 + h] =
+                row + 8 * h < s.n && b < kb
+                    ? static_cast<uint8_t>(s.scale[(row + 8 * h) * kb + b] + 126)
+                    : 0;
         }
     }
 }
 
 template <DType T>
 cudaError_t pack(const Source& s, void* packed, cudaStream_t stream) {
-    const int64_t chunk = packed_chunk(T), chunks = (s.k + chunk - 1) / chunk, tiles = (s.n + 15) / 16 * chunks;
+    const int64_t chunk = packed_chunk(T), chunks = (s.k + chunk - 1) / chunk,
+                  tiles = (s.n + 15) / 16 * chunks;
     if (tiles == 0) return cudaSuccess;
-    pack_kernel<T><<<static_cast<unsigned>((tiles * 64 + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
-        s, chunks, tiles, static_cast<int>(chunk), static_cast<int>(packed_tile_bytes(T)), static_cast<uint8_t*>(packed));
+    pack_kernel<T>
+        <<<static_cast<unsigned>((tiles * 64 + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
+            s,
+            chunks,
+            tiles,
+            static_cast<int>(chunk),
+            static_cast<int>(packed_tile_bytes(T)),
+            static_cast<uint8_t*>(packed));
     return cudaGetLastError();
 }
 
@@ -103,19 +127,27 @@ cudaError_t pack(const Source& s, void* packed, cudaStream_t stream) {
 
 int64_t packed_chunk(DType t) {
     switch (t) {
-        case DType::kFP8E4M3: return 64;
-        case DType::kFP4: return 128;
-        case DType::kBF16: return 32;
-        default: return 0;
+        case DType::kFP8E4M3:
+            return 64;
+        case DType::kFP4:
+            return 128;
+        case DType::kBF16:
+            return 32;
+        default:
+            return 0;
     }
 }
 
 int64_t packed_tile_bytes(DType t) {
     switch (t) {
-        case DType::kFP8E4M3: return 1040;
-        case DType::kFP4: return 1088;
-        case DType::kBF16: return 1024;
-        default: return 0;
+        case DType::kFP8E4M3:
+            return 1040;
+        case DType::kFP4:
+            return 1088;
+        case DType::kBF16:
+            return 1024;
+        default:
+            return 0;
     }
 }
 
@@ -124,13 +156,23 @@ int64_t packed_bytes(DType t, int64_t n, int64_t k) {
     return chunk == 0 ? 0 : (n + 15) / 16 * ((k + chunk - 1) / chunk) * packed_tile_bytes(t);
 }
 
-cudaError_t pack_weight(DType t, int64_t n, int64_t k, const void* weight, const uint8_t* scale, void* packed, cudaStream_t stream) {
+cudaError_t pack_weight(DType t,
+                        int64_t n,
+                        int64_t k,
+                        const void* weight,
+                        const uint8_t* scale,
+                        void* packed,
+                        cudaStream_t stream) {
     const Source s{static_cast<const uint8_t*>(weight), scale, n, k};
     switch (t) {
-        case DType::kFP8E4M3: return pack<DType::kFP8E4M3>(s, packed, stream);
-        case DType::kFP4: return pack<DType::kFP4>(s, packed, stream);
-        case DType::kBF16: return pack<DType::kBF16>(s, packed, stream);
-        default: return cudaErrorInvalidValue;
+        case DType::kFP8E4M3:
+            return pack<DType::kFP8E4M3>(s, packed, stream);
+        case DType::kFP4:
+            return pack<DType::kFP4>(s, packed, stream);
+        case DType::kBF16:
+            return pack<DType::kBF16>(s, packed, stream);
+        default:
+            return cudaErrorInvalidValue;
     }
 }
 
@@ -142,9 +184,11 @@ Status check_scales(const WeightMatrix& w) {
     const uint8_t largest = count == 0 ? uint8_t{0} : *std::max_element(w.scale, w.scale + count);
     if (largest <= limit) return {};
     return Status(StatusCode::kUnimplemented,
-                  std::string(dtype_name(w.dtype)) + " weight [" + std::to_string(w.n) + ", " + std::to_string(w.k) +
-                      "] has a block scale of 2^" + std::to_string(static_cast<int>(largest) - 127) +
-                      "; the CUDA kernels take scales up to 2^" + std::to_string(static_cast<int>(limit) - 127));
+                  std::string(dtype_name(w.dtype)) + " weight [" + std::to_string(w.n) + ", " +
+                      std::to_string(w.k) + "] has a block scale of 2^" +
+                      std::to_string(static_cast<int>(largest) - 127) +
+                      "; the CUDA kernels take scales up to 2^" +
+                      std::to_string(static_cast<int>(limit) - 127));
 }
 
 }  // namespace deepinfer::cuda

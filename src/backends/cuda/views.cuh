@@ -37,12 +37,19 @@ struct BatchPointers {
 };
 
 inline BatchPointers batch_pointers(const BatchView& b) {
-    return {b.positions.ptr<int32_t>(), b.row_seq.ptr<int32_t>(),   b.seq_rows.ptr<int32_t>(),
-            b.seq_start.ptr<int32_t>(), b.seq_slot.ptr<int32_t>(),  b.window_floor.ptr<int32_t>(),
-            b.block_table.ptr<int32_t>(), b.block_table.ndim > 0 ? b.block_table.stride[0] : 0};
+    return {b.positions.ptr<int32_t>(),
+            b.row_seq.ptr<int32_t>(),
+            b.seq_rows.ptr<int32_t>(),
+            b.seq_start.ptr<int32_t>(),
+            b.seq_slot.ptr<int32_t>(),
+            b.window_floor.ptr<int32_t>(),
+            b.block_table.ptr<int32_t>(),
+            b.block_table.ndim > 0 ? b.block_table.stride[0] : 0};
 }
 
 /// Columns of a 2-d+ tensor: everything after the first dimension (dense).
-inline int64_t row_elements(const Tensor& t) { return t.dim(0) == 0 ? 0 : t.numel() / t.dim(0); }
+inline int64_t row_elements(const Tensor& t) {
+    return t.dim(0) == 0 ? 0 : t.numel() / t.dim(0);
+}
 
 }  // namespace deepinfer::cuda

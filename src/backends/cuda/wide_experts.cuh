@@ -7,8 +7,8 @@
 
 namespace deepinfer::cuda {
 
-/// Rows of every expert: slots [begin[e], begin[e + 1]), the row and weight of each. Null pointers: one expert
-/// that owns slot t = row t for all num_rows rows with weight 1.
+/// Rows of every expert: slots [begin[e], begin[e + 1]), the row and weight of each. Null pointers:
+/// one expert that owns slot t = row t for all num_rows rows with weight 1.
 struct Routing {
     int32_t* begin;
     int32_t* slot_row;
@@ -17,8 +17,12 @@ struct Routing {
     int num_rows;
 };
 
-__device__ __forceinline__ int slot_begin(const Routing& r, int e) { return r.begin != nullptr ? r.begin[e] : 0; }
-__device__ __forceinline__ int slot_end(const Routing& r, int e) { return r.begin != nullptr ? r.begin[e + 1] : r.num_rows; }
+__device__ __forceinline__ int slot_begin(const Routing& r, int e) {
+    return r.begin != nullptr ? r.begin[e] : 0;
+}
+__device__ __forceinline__ int slot_end(const Routing& r, int e) {
+    return r.begin != nullptr ? r.begin[e + 1] : r.num_rows;
+}
 
 struct ExpertParams {
     const ExpertPointers* table;  ///< null: `single`
@@ -55,6 +59,11 @@ __device__ __forceinline__ uint16_t hidden_bits(float g, float u, float w, float
 }
 
 /// Both halves of the feed-forward on wgmma, for about `rows` activation rows an expert.
-void wide_experts(Stream& stream, DType t, const ExpertParams& up, const ExpertParams& down, int experts, double rows);
+void wide_experts(Stream& stream,
+                  DType t,
+                  const ExpertParams& up,
+                  const ExpertParams& down,
+                  int experts,
+                  double rows);
 
 }  // namespace deepinfer::cuda

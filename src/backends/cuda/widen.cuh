@@ -1,7 +1,9 @@
-// Exact widening of FP8 and FP4 codes to bf16 pairs by bit moves and one packed multiply (no conversion chain).
+// Exact widening of FP8 and FP4 codes to bf16 pairs by bit moves and one packed multiply (no
+// conversion chain).
 //
-// An e4m3 code's magnitude in bits 10..4 of a bf16 is its value times 2^-120, an e2m1 code's in bits 8..6 its
-// value times 2^-126 (subnormals included); the multiply brings it back together with the block's power of two.
+// An e4m3 code's magnitude in bits 10..4 of a bf16 is its value times 2^-120, an e2m1 code's in
+// bits 8..6 its value times 2^-126 (subnormals included); the multiply brings it back together with
+// the block's power of two.
 #pragma once
 
 #include "backends/cuda/mma.cuh"
@@ -12,9 +14,18 @@ namespace deepinfer::cuda {
 __device__ __forceinline__ uint32_t bf16x2_power(uint32_t exponent) {
     return exponent << 7 | exponent << 23;
 }
-/// Factors that undo the widening shift and apply a UE8M0 scale byte e: 2^(e - 127 + 120) and 2^(e - 127 + 126).
-__device__ __forceinline__ uint32_t e4m3_factor(uint32_t e) { return bf16x2_power(e + 120u); }
-__device__ __forceinline__ uint32_t e2m1_factor(uint32_t e) { return bf16x2_power(e + 126u); }
+/// Factor that undoes the widening shift of e4m3 and applies a UE8M0 scale byte e: 2^(e - 127 +
+/// 120).
+__device__ __forceinline__ uint32_t e4m3_factor(uint32_t e) {
+    return bf16x2_power(e + 120u);
+}
+
+/// Factor from byte `i` of a word of exponents (packed FP4 scales, biased already): two
+/// instructions.
+template <int I>
+__device__ __forceinline__ uint32_t factor_from_byte(uint32_t exponents) {
+    return __byte_perm(exponents, 0, I << 12 | 4 << 8 | I << 4 | 4) >> 1;
+}
 
 /// Largest scale bytes whose factor is a bf16 number; above them a second multiply is needed.
 constexpr uint32_t kMaxE4m3Scale = 134, kMaxE2m1Scale = 128;

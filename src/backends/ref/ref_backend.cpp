@@ -15,7 +15,8 @@ class RefBackend final : public Backend {
 
     std::string name() const override { return ops_.name; }
     std::string description() const override {
-        return std::string(ops_.name) + " twins, " + std::to_string(device_.num_threads()) + " threads";
+        return std::string(ops_.name) + " twins, " + std::to_string(device_.num_threads()) +
+               " threads";
     }
     Device& device() override { return device_; }
     const OpTable& ops() const override { return ops_; }

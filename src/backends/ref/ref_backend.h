@@ -1,4 +1,5 @@
-// The twins as backends: "ref" (fp32) and "exact" (fp64 between rounding points). Slow, obvious, the judges.
+// The twins as backends: "ref" (fp32) and "exact" (fp64 between rounding points). Slow, obvious,
+// the judges.
 #pragma once
 
 namespace deepinfer {

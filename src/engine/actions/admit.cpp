@@ -7,13 +7,13 @@
 
 namespace deepinfer {
 
-/// Blocks a sequence is expected to need at its end: what it has, plus a share of the output that its
-/// kind has had lately. The share grows with every preemption (the guess was too low) and shrinks
-/// slowly with every sequence that ends.
+/// Blocks a sequence is expected to need at its end: what it has, plus a share of the output that
+/// its kind has had lately. The share grows with every preemption (the guess was too low) and
+/// shrinks slowly with every sequence that ends.
 int64_t Scheduler::estimate_blocks(const Sequence& seq) const {
     const int64_t have = std::max<int64_t>(static_cast<int64_t>(seq.tokens.size()), seq.scheduled);
-    const double expected = std::min(static_cast<double>(seq.max_total - have),
-                                     std::max(64.0, 2.0 * mean_output_));
+    const double expected =
+        std::min(static_cast<double>(seq.max_total - have), std::max(64.0, 2.0 * mean_output_));
     const int64_t more = std::max<int64_t>(2, std::llround(std::ceil(reserve_ratio_ * expected)));
     return blocks_of(std::min(seq.max_total, have + more));
 }
@@ -57,8 +57,8 @@ bool Scheduler::admit(Sequence& seq, StepPlan& plan, Budget& budget) {
     // Blocks that the running ones are expected to take beyond what they hold stay reserved.
     int64_t reserved = 0;
     for (const Sequence* r : running_) {
-        reserved += std::max<int64_t>(
-            0, estimate_blocks(*r) - static_cast<int64_t>(r->blocks.ids.size()));
+        reserved +=
+            std::max<int64_t>(0, estimate_blocks(*r) - static_cast<int64_t>(r->blocks.ids.size()));
     }
     const bool fits = running_.empty() || estimate_blocks(seq) + reserved <= blocks_.free_blocks();
     if (!fits) {

@@ -23,7 +23,8 @@ void Scheduler::plan_decodes(StepPlan& plan, Budget& budget) {
     if (static_cast<int64_t>(ready.size()) > std::min(budget.rows, budget.logit_rows)) {
         // Too many for one step: those that waited longest, class by class.
         std::stable_sort(ready.begin(), ready.end(), [](const Sequence* a, const Sequence* b) {
-            return std::tie(a->spec.priority, a->last_step) < std::tie(b->spec.priority, b->last_step);
+            return std::tie(a->spec.priority, a->last_step) <
+                   std::tie(b->spec.priority, b->last_step);
         });
     }
     for (Sequence* seq : ready) {

@@ -1,6 +1,6 @@
-// Fork: the n sub-sequences of a request share one computed prompt. When sub-sequence 0 is about to run
-// the prompt's last token, the others take copies of its windows, share its whole blocks and run that
-// token themselves; from there on they differ by the random numbers alone.
+// Fork: the n sub-sequences of a request share one computed prompt. When sub-sequence 0 is about to
+// run the prompt's last token, the others take copies of its windows, share its whole blocks and
+// run that token themselves; from there on they differ by the random numbers alone.
 #include <algorithm>
 
 #include "engine/scheduler.h"

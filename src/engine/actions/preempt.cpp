@@ -1,5 +1,6 @@
-// Preemption by recompute: a victim gives up slot and blocks, keeps tokens, seed and constraint, and
-// goes back to the front of its line. Its whole blocks stay findable, so coming back may be cheap.
+// Preemption by recompute: a victim gives up slot and blocks, keeps tokens, seed and constraint,
+// and goes back to the front of its line. Its whole blocks stay findable, so coming back may be
+// cheap.
 #include <algorithm>
 
 #include "base/check.h"
@@ -9,11 +10,14 @@ namespace deepinfer {
 namespace {
 
 /// Rows it still has to run if nothing stops it early.
-int64_t work_left(const Sequence& seq) { return seq.max_total - seq.scheduled; }
+int64_t work_left(const Sequence& seq) {
+    return seq.max_total - seq.scheduled;
+}
 
 }  // namespace
 
 void Scheduler::preempt(Sequence& seq, StepPlan& plan) {
+    DI_CHECK_MSG(seq.last_step != plan.step, "a sequence of this very step was chosen");
     free_slot(seq);
     seq.scheduled = seq.computed = 0;
     seq.window_floor = seq.write_from = 0;
@@ -26,8 +30,8 @@ void Scheduler::preempt(Sequence& seq, StepPlan& plan) {
 
 bool Scheduler::make_room(Sequence& seq, int64_t num_tokens, StepPlan& plan) {
     while (!blocks_.grow(seq.blocks, num_tokens)) {
-        // Victims: after seq in (class, arrival), not yet in this step. The latest first, but one that
-        // is almost done is spared: recomputing it costs more than waiting for its end.
+        // Victims: after seq in (class, arrival), not yet in this step. The latest first, but one
+        // that is almost done is spared: recomputing it costs more than waiting for its end.
         const auto self = std::find(running_.begin(), running_.end(), &seq);
         Sequence* latest = nullptr;
         Sequence* latest_long = nullptr;

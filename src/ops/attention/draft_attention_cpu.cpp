@@ -1,8 +1,9 @@
 // draft_attention through the sparse attention kernels.
 //
-// A block row sees what a row at the block's last position would see under a window of W + block length:
-// the W committed rows before the block and the whole block. So every row becomes a sequence of its own
-// that stands at the block's end and shares the block's rows; the kernels then need nothing new.
+// A block row sees what a row at the block's last position would see under a window of W + block
+// length: the W committed rows before the block and the whole block. So every row becomes a
+// sequence of its own that stands at the block's end and shares the block's rows; the kernels then
+// need nothing new.
 #include <algorithm>
 #include <vector>
 

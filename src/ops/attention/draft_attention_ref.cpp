@@ -1,8 +1,7 @@
-#include "ops/attention/draft_attention.h"
-
 #include <algorithm>
 #include <vector>
 
+#include "ops/attention/draft_attention.h"
 #include "ops/twin_math.h"
 #include "tensor/quant_block.h"
 
@@ -29,13 +28,12 @@ void draft_attention_ref(Stream& stream,
             const int64_t first = batch.seq_rows.ptr<int32_t>()[b],
                           last = batch.seq_rows.ptr<int32_t>()[b + 1];
             const int64_t start = batch.seq_start.ptr<int32_t>()[b];
-            const int64_t lowest = std::max<int64_t>(
-                {0, batch.window_floor.ptr<int32_t>()[b], start - cache.window});
+            const int64_t lowest =
+                std::max<int64_t>({0, batch.window_floor.ptr<int32_t>()[b], start - cache.window});
             const int64_t committed = std::max<int64_t>(0, start - lowest),
                           n = committed + last - first;
             keys.resize(static_cast<size_t>(n * dh));
-            const uint8_t* ring =
-                cache.window_ring.row<uint8_t>(batch.seq_slot.ptr<int32_t>()[b]);
+            const uint8_t* ring = cache.window_ring.row<uint8_t>(batch.seq_slot.ptr<int32_t>()[b]);
             for (int64_t j = 0; j < committed; ++j) {
                 const int64_t place = (lowest + j) % cache.window_ring.dim(1);
                 unpack_window_row(
@@ -60,13 +58,13 @@ void draft_attention_ref(Stream& stream,
     });
 }
 
-#define DI_INSTANTIATE(Acc)                                    \
-    template void draft_attention_ref<Acc>(Stream&,            \
-                                           const Tensor&,      \
-                                           const BatchView&,   \
+#define DI_INSTANTIATE(Acc)                                       \
+    template void draft_attention_ref<Acc>(Stream&,               \
+                                           const Tensor&,         \
+                                           const BatchView&,      \
                                            const AttentionCache&, \
-                                           const Tensor&,      \
-                                           double,             \
+                                           const Tensor&,         \
+                                           double,                \
                                            Tensor);
 DI_INSTANTIATE(float)
 DI_INSTANTIATE(double)

@@ -1,27 +1,28 @@
 // Sparse attention on AMX tiles, for groups of rows that share their keys.
 //
-// A column is one (row, head) pair; 16 columns make a tile, so with few heads several rows share every
-// product. Per block of 64 keys:
+// A column is one (row, head) pair; 16 columns make a tile, so with few heads several rows share
+// every product. Per block of 64 keys:
 //
-//   K tiles   [16 keys × 32 dims] bf16, widened once per group      V tiles: the same rows as key pairs
-//   scores    Sᵀ [keys × 16 columns] = K · Qᵀ                        fp32, lanes are columns
+//   K tiles   [16 keys × 32 dims] bf16, widened once per group      V tiles: the same rows as key
+//   pairs scores    Sᵀ [keys × 16 columns] = K · Qᵀ                        fp32, lanes are columns
 //   softmax   over the keys of a lane, keys outside its list masked
-//   values    [columns × 16 dims] = P · V, P split exactly into three bf16 parts (8 bits each) that add
+//   values    [columns × 16 dims] = P · V, P split exactly into three bf16 parts (8 bits each) that
+//   add
 //             into one accumulator, so probabilities are not rounded
 //
-// Blocks lie on fixed grids: window keys by absolute position / 64, entries by list index / 64. A row
-// alone and a row in a group therefore see the same blocks, the same chains and the same bits; keys that
-// are not in its list add exact zeros. A group whose keys hold a NaN is computed row by row, since
-// 0 · NaN would carry it to rows that do not see that key.
+// Blocks lie on fixed grids: window keys by absolute position / 64, entries by list index / 64. A
+// row alone and a row in a group therefore see the same blocks, the same chains and the same bits;
+// keys that are not in its list add exact zeros. A group whose keys hold a NaN is computed row by
+// row, since 0 · NaN would carry it to rows that do not see that key.
 #include "backends/cpu/kernels/amx_tiles.h"
 #include "backends/cpu/kernels/amx_widen.h"
 
 namespace deepinfer::cpu {
 namespace {
 
-constexpr int kTile = 512;   // bf16 values of a tile: 16 rows × 32
-// Distance of tiles in memory: one cache line more than a tile, or the stores of a key row, a tile apart
-// each, would fall into four L1 sets.
+constexpr int kTile = 512;  // bf16 values of a tile: 16 rows × 32
+// Distance of tiles in memory: one cache line more than a tile, or the stores of a key row, a tile
+// apart each, would fall into four L1 sets.
 constexpr int kPitch = kTile + 32;
 constexpr int kColumns = 16;
 constexpr int kScores = kKeyBlock * kColumns;
@@ -92,11 +93,13 @@ void load_queries(const AttentionGroup& g, const Scratch& s) {
     for (int64_t c0 = 0; c0 < cols; c0 += kColumns) {
         const int n = static_cast<int>(cols - c0 < kColumns ? cols - c0 : kColumns);
         const uint16_t* src[kColumns];
-        for (int i = 0; i < n; ++i) src[i] = g.q + (c0 + i) / g.heads * g.ld_q + (c0 + i) % g.heads * g.dh;
+        for (int i = 0; i < n; ++i)
+            src[i] = g.q + (c0 + i) / g.heads * g.ld_q + (c0 + i) % g.heads * g.dh;
         uint16_t* dst = s.q + c0 * g.dh;
         for (int64_t d = 0; d < g.dh; d += 32) {
             __m512i r[16];
-            for (int i = 0; i < 16; ++i) r[i] = i < n ? _mm512_loadu_si512(src[i] + d) : _mm512_setzero_si512();
+            for (int i = 0; i < 16; ++i)
+                r[i] = i < n ? _mm512_loadu_si512(src[i] + d) : _mm512_setzero_si512();
             transpose16(r);
             for (int i = 0; i < 16; ++i) _mm512_store_si512(dst + d / 32 * kTile + 32 * i, r[i]);
         }
@@ -135,8 +138,8 @@ Block block_of(const AttentionGroup& g, int64_t index) {
     return b;
 }
 
-/// K and V tiles of a block; places without a key are zero as far as a product reads them. False if a key
-/// holds a NaN.
+/// K and V tiles of a block; places without a key are zero as far as a product reads them. False if
+/// a key holds a NaN.
 bool load_keys(const AttentionGroup& g, const Block& b, const Scratch& s) {
     const int64_t dims = g.dh / 32;
     bool clean = true;
@@ -146,7 +149,8 @@ bool load_keys(const AttentionGroup& g, const Block& b, const Scratch& s) {
         for (int j = j0; j < j0 + 2; ++j) {
             uint16_t* dst = pair + (j - j0) * 32;
             if (j < b.begin || j >= b.end) {
-                for (int64_t d = 0; d < dims; ++d) _mm512_store_si512(dst + d * kPitch, _mm512_setzero_si512());
+                for (int64_t d = 0; d < dims; ++d)
+                    _mm512_store_si512(dst + d * kPitch, _mm512_setzero_si512());
             } else if (b.window) {
                 clean &= widen_window_bf16(b.rows[j - b.begin], g.dh, dst, kPitch);
             } else {
@@ -155,7 +159,8 @@ bool load_keys(const AttentionGroup& g, const Block& b, const Scratch& s) {
         }
         uint16_t* v = s.v + j0 / 32 * kPitch + j0 % 32 / 2 * 32;
         for (int64_t d = 0; d < dims; ++d) {
-            const __m512i even = _mm512_load_si512(pair + d * kPitch), odd = _mm512_load_si512(pair + d * kPitch + 32);
+            const __m512i even = _mm512_load_si512(pair + d * kPitch),
+                          odd = _mm512_load_si512(pair + d * kPitch + 32);
             // Dims of a 32-block in tile order: 0-3, 8-11, 16-19, 24-27, then the other half.
             _mm512_store_si512(v + 4 * d * kPitch, _mm512_unpacklo_epi16(even, odd));
             _mm512_store_si512(v + (4 * d + 2) * kPitch, _mm512_unpackhi_epi16(even, odd));
@@ -194,9 +199,10 @@ Lanes lanes_of(const AttentionGroup& g, const Block& b, int64_t c0, int n) {
     return l;
 }
 
-/// Scores of key tiles [t0, t1) and one column tile: four accumulators, so that a product never waits for
-/// the one before it.
-void score_column(const AttentionGroup& g, const Scratch& s, int64_t c0, int t0, int t1, float* scores) {
+/// Scores of key tiles [t0, t1) and one column tile: four accumulators, so that a product never
+/// waits for the one before it.
+void score_column(
+    const AttentionGroup& g, const Scratch& s, int64_t c0, int t0, int t1, float* scores) {
     const int64_t dims = g.dh / 32;
     const uint16_t* q = s.q + c0 * g.dh;
     const uint16_t* k[4];
@@ -230,7 +236,8 @@ void score_column(const AttentionGroup& g, const Scratch& s, int64_t c0, int t0,
 }
 
 /// The same for column tiles c0 and c0 + 16, two key tiles at a time: every operand is used twice.
-void score_columns(const AttentionGroup& g, const Scratch& s, int64_t c0, int t0, int t1, float* scores) {
+void score_columns(
+    const AttentionGroup& g, const Scratch& s, int64_t c0, int t0, int t1, float* scores) {
     const int64_t dims = g.dh / 32;
     const uint16_t *q0 = s.q + c0 * g.dh, *q1 = q0 + kColumns * g.dh;
     int t = t0;
@@ -262,7 +269,13 @@ void score_columns(const AttentionGroup& g, const Scratch& s, int64_t c0, int t0
 }
 
 /// Probabilities → s.p as the left operand, per 32-key step; block maximum and sum per lane.
-void softmax_tile(const Scratch& s, float* scores, const Lanes& l, float scale, int n, __m512* top_out, __m512* sum_out) {
+void softmax_tile(const Scratch& s,
+                  float* scores,
+                  const Lanes& l,
+                  float scale,
+                  int n,
+                  __m512* top_out,
+                  __m512* sum_out) {
     const F sc = vset(scale), minus_inf = vset(-__builtin_inff());
     F top = minus_inf;
     for (int j = l.begin; j < l.end; ++j) {
@@ -285,10 +298,13 @@ void softmax_tile(const Scratch& s, float* scores, const Lanes& l, float scale, 
                     continue;
                 }
                 const __m512i at = _mm512_set1_epi32(j);
-                const __mmask16 in = _mm512_cmple_epi32_mask(l.lo, at) & _mm512_cmplt_epi32_mask(at, l.hi);
-                // Below e^-69 a probability cannot move a sum that holds a 1; its parts would be denormal.
+                const __mmask16 in =
+                    _mm512_cmple_epi32_mask(l.lo, at) & _mm512_cmplt_epi32_mask(at, l.hi);
+                // Below e^-69 a probability cannot move a sum that holds a 1; its parts would be
+                // denormal.
                 const F x = vload(scores + j * kColumns) - top;
-                const __mmask16 counts = _mm512_mask_cmp_ps_mask(in, x, vset(-69.0f), _CMP_NLT_UQ);  // NaN counts
+                const __mmask16 counts =
+                    _mm512_mask_cmp_ps_mask(in, x, vset(-69.0f), _CMP_NLT_UQ);  // NaN counts
                 p[e] = _mm512_maskz_mov_ps(counts, vexp(x));
                 sum = sum + p[e];
             }
@@ -296,7 +312,8 @@ void softmax_tile(const Scratch& s, float* scores, const Lanes& l, float scale, 
             DI_UNROLL
             for (int part = 0; part < 3; ++part) {
                 const __m512i a = as_i(p[0]), b = as_i(p[1]);
-                parts[part][i] = _mm512_or_si512(_mm512_srli_epi32(a, 16), _mm512_and_si512(b, high));
+                parts[part][i] =
+                    _mm512_or_si512(_mm512_srli_epi32(a, 16), _mm512_and_si512(b, high));
                 p[0] = p[0] - as_f(_mm512_and_si512(a, high));
                 p[1] = p[1] - as_f(_mm512_and_si512(b, high));
             }
@@ -304,15 +321,16 @@ void softmax_tile(const Scratch& s, float* scores, const Lanes& l, float scale, 
         uint16_t* dst = s.p + step * 3 * kTile;
         for (int part = 0; part < 3; ++part) {
             transpose16(parts[part]);
-            for (int c = 0; c < n; ++c) _mm512_store_si512(dst + (part * 16 + c) * 32, parts[part][c]);
+            for (int c = 0; c < n; ++c)
+                _mm512_store_si512(dst + (part * 16 + c) * 32, parts[part][c]);
         }
     }
     *top_out = top;
     *sum_out = sum;
 }
 
-/// Products of up to three 16-dim tiles from t on (accumulators 0, 1, 2): the parts of P add into the same
-/// accumulator, in the order part 0, 1, 2 of each 32-key step.
+/// Products of up to three 16-dim tiles from t on (accumulators 0, 1, 2): the parts of P add into
+/// the same accumulator, in the order part 0, 1, 2 of each 32-key step.
 DI_INLINE void value_products(const Scratch& s, int64_t t, int n, int first, int last, float* c) {
     _tile_zero(0);
     if (n > 1) _tile_zero(1);
@@ -345,10 +363,11 @@ DI_INLINE void value_products(const Scratch& s, int64_t t, int n, int first, int
     if (n > 2) _tile_stored(2, c + 512, 64);
 }
 
-/// Values of every column and 16-dim tile: calls sink(column, dim tile, fp32 vector). Results are read one
-/// batch of products after they were stored, so that the vector and the tile unit overlap.
+/// Values of every column and 16-dim tile: calls sink(column, dim tile, fp32 vector). Results are
+/// read one batch of products after they were stored, so that the vector and the tile unit overlap.
 template <typename Sink>
-DI_INLINE void value_tiles(const AttentionGroup& g, const Scratch& s, const Lanes& l, int n, const Sink& sink) {
+DI_INLINE void value_tiles(
+    const AttentionGroup& g, const Scratch& s, const Lanes& l, int n, const Sink& sink) {
     const int first = l.begin / 32, last = (l.end + 31) / 32;
     const auto take = [&](const float* c, int64_t t, int count) {
         for (int i = 0; i < count; ++i) {
@@ -383,7 +402,8 @@ bool add_block(const AttentionGroup& g, const Scratch& s, int64_t index) {
     const int64_t cols = g.num_rows * g.heads, dh = g.dh;
     const Block b = block_of(g, index);
     if (!load_keys(g, b, s) && g.num_rows > 1) return false;
-    float *tops = s.state, *sums = tops + (cols + 15) / 16 * 16, *values = sums + (cols + 15) / 16 * 16;
+    float *tops = s.state, *sums = tops + (cols + 15) / 16 * 16,
+          *values = sums + (cols + 15) / 16 * 16;
     const auto softmax_and_values = [&](int64_t c0, const Lanes& l, float* scores) {
         const int n = columns_of(g, c0);
         F block_top, block_sum;
@@ -407,7 +427,8 @@ bool add_block(const AttentionGroup& g, const Scratch& s, int64_t index) {
         Lanes z{};
         if (c1 < cols) z = lanes_of(g, b, c1, columns_of(g, c1));
         if (a.begin < a.end && z.begin < z.end) {
-            const int t0 = (a.begin < z.begin ? a.begin : z.begin) / 16, t1 = ((a.end > z.end ? a.end : z.end) + 15) / 16;
+            const int t0 = (a.begin < z.begin ? a.begin : z.begin) / 16,
+                      t1 = ((a.end > z.end ? a.end : z.end) + 15) / 16;
             score_columns(g, s, c0, t0, t1, s.scores);
         } else if (a.begin < a.end) {
             score_column(g, s, c0, a.begin / 16, (a.end + 15) / 16, s.scores);
@@ -427,10 +448,12 @@ int64_t group_blocks(const AttentionGroup& g) {
 /// One column of values / sum → bf16 in dim order; `step` floats from one 16-dim tile to the next.
 void write_column(const float* values, int64_t step, float sum, int64_t dh, uint16_t* out) {
     const __m512i lo = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-    const __m512i hi = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
+    const __m512i hi =
+        _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
     const F total = vset(sum);
     for (int64_t d = 0; d < dh; d += 32) {
-        const F a = vload(values + d / 16 * step) / total, b = vload(values + (d / 16 + 1) * step) / total;
+        const F a = vload(values + d / 16 * step) / total,
+                b = vload(values + (d / 16 + 1) * step) / total;
         vstore_bf16(out + d, _mm512_permutex2var_ps(a, lo, b));
         vstore_bf16(out + d + 16, _mm512_permutex2var_ps(a, hi, b));
     }
@@ -464,11 +487,16 @@ void attend_group(const AttentionGroup& g) {
         return;
     }
     for (int64_t c = 0; c < cols; ++c) {
-        write_column(values + c / kColumns * kColumns * dh + c % kColumns * 16, 256, sums[c], dh, g.out + c / g.heads * g.ld_out + c % g.heads * dh);
+        write_column(values + c / kColumns * kColumns * dh + c % kColumns * 16,
+                     256,
+                     sums[c],
+                     dh,
+                     g.out + c / g.heads * g.ld_out + c % g.heads * dh);
     }
 }
 
-/// One block of a single row as a part for merge_block: tops [heads], sums [heads], values [heads, dh].
+/// One block of a single row as a part for merge_block: tops [heads], sums [heads], values [heads,
+/// dh].
 void group_block(const AttentionGroup& g, int64_t index, float* part) {
     const Scratch s = carve(g);
     const int64_t heads = g.heads, dh = g.dh;
@@ -485,17 +513,21 @@ void group_block(const AttentionGroup& g, int64_t index, float* part) {
         const __mmask16 in = static_cast<__mmask16>((1u << n) - 1);
         _mm512_mask_storeu_ps(part + c0, in, top);
         _mm512_mask_storeu_ps(part + heads + c0, in, sum);
-        value_tiles(g, s, l, n, [&](int c, int64_t t, F v) { vstore(part + 2 * heads + (c0 + c) * dh + 16 * t, v); });
+        value_tiles(g, s, l, n, [&](int c, int64_t t, F v) {
+            vstore(part + 2 * heads + (c0 + c) * dh + 16 * t, v);
+        });
     }
 }
 
 void finish_group(const AttentionGroup& g, const float* state) {
     for (int64_t h = 0; h < g.heads; ++h) {
-        write_column(state + 2 * g.heads + h * g.dh, 16, state[g.heads + h], g.dh, g.out + h * g.dh);
+        write_column(
+            state + 2 * g.heads + h * g.dh, 16, state[g.heads + h], g.dh, g.out + h * g.dh);
     }
 }
 
-/// As in attention_inl.h, with the vector maximum's treatment of NaN (there is none: tops are finite).
+/// As in attention_inl.h, with the vector maximum's treatment of NaN (there is none: tops are
+/// finite).
 void merge_block(float* state, const float* part, int64_t heads, int64_t dh) {
     for (int64_t h = 0; h < heads; ++h) {
         const F top = vset(state[h]), block_top = vset(part[h]);
@@ -505,13 +537,15 @@ void merge_block(float* state, const float* part, int64_t heads, int64_t dh) {
         state[heads + h] = first_lane(vset(state[heads + h]) * keep + vset(part[heads + h]) * add);
         float* o = state + 2 * heads + h * dh;
         const float* po = part + 2 * heads + h * dh;
-        for (int64_t d = 0; d < dh; d += kLanes) vstore(o + d, vfma(vload(o + d), keep, vload(po + d) * add));
+        for (int64_t d = 0; d < dh; d += kLanes)
+            vstore(o + d, vfma(vload(o + d), keep, vload(po + d) * add));
     }
 }
 
 }  // namespace
 
 extern const AttentionKernels kAttention_amx;
-const AttentionKernels kAttention_amx = {nullptr, &merge_block, nullptr, &attend_group, &group_blocks, &group_block, &finish_group};
+const AttentionKernels kAttention_amx = {
+    nullptr, &merge_block, nullptr, &attend_group, &group_blocks, &group_block, &finish_group};
 
 }  // namespace deepinfer::cpu

@@ -1,8 +1,8 @@
-// Sparse attention on the device, any head size: one block a (row, head). The plain kernel; head_dim 512 with
-// aligned rows goes to sparse_attention_512_cuda.cu.
+// Sparse attention on the device, any head size: one block a (row, head). The plain kernel;
+// head_dim 512 with aligned rows goes to sparse_attention_512_cuda.cu.
 //
-// Blocks of 64 list entries in list order with a running maximum, as the contract says. A warp computes the
-// scores of 16 entries, then every thread owns some of the output's dims.
+// Blocks of 64 list entries in list order with a running maximum, as the contract says. A warp
+// computes the scores of 16 entries, then every thread owns some of the output's dims.
 #include "backends/cuda/attention.cuh"
 #include "backends/cuda/cuda_ops.h"
 #include "backends/cuda/launch.cuh"
@@ -22,6 +22,7 @@ __device__ float key_value(const uint8_t* row, bool window, int dh, int i) {
 }
 
 __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionParams p) {
+    begin_kernel();
     __shared__ float query[kMaxDims];
     __shared__ float scores[kAttentionBlock];
     __shared__ const uint8_t* rows[kAttentionBlock];
@@ -30,17 +31,20 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionParams p) 
     const KeyList list(p, t);
     const int n = list.size_of_block(p, t);
     const uint16_t* q = p.q + t * p.q_stride + static_cast<int64_t>(head) * p.dh;
-    for (int i = static_cast<int>(threadIdx.x); i < p.dh; i += kThreads) query[i] = bf16_value(q[i]);
+    for (int i = static_cast<int>(threadIdx.x); i < p.dh; i += kThreads)
+        query[i] = bf16_value(q[i]);
     float acc[kMaxDims / kThreads] = {};
     float top = p.sink[head], sum = 1.0f;
     for (int first = 0; first < n; first += kAttentionBlock) {
         const int count = min(kAttentionBlock, n - first);
         __syncthreads();
-        if (static_cast<int>(threadIdx.x) < count) rows[threadIdx.x] = list.row(p, t, first + static_cast<int>(threadIdx.x));
+        if (static_cast<int>(threadIdx.x) < count)
+            rows[threadIdx.x] = list.row(p, t, first + static_cast<int>(threadIdx.x));
         __syncthreads();
         for (int j = static_cast<int>(threadIdx.x) / 32; j < count; j += kThreads / 32) {
             float dot = 0.0f;
-            for (int i = lane; i < p.dh; i += 32) dot = fmaf(query[i], key_value(rows[j], first + j < list.window, p.dh, i), dot);
+            for (int i = lane; i < p.dh; i += 32)
+                dot = fmaf(query[i], key_value(rows[j], first + j < list.window, p.dh, i), dot);
             dot = warp_sum(dot);
             if (lane == 0) scores[j] = dot * p.scale;
         }
@@ -57,7 +61,8 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionParams p) 
 #pragma unroll
             for (int d = 0; d < kMaxDims / kThreads; ++d) {
                 const int i = d * kThreads + static_cast<int>(threadIdx.x);
-                if (i < p.dh) acc[d] = fmaf(w, key_value(rows[j], first + j < list.window, p.dh, i), acc[d]);
+                if (i < p.dh)
+                    acc[d] = fmaf(w, key_value(rows[j], first + j < list.window, p.dh, i), acc[d]);
             }
         }
         top = new_top;
@@ -65,14 +70,19 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionParams p) 
 #pragma unroll
     for (int d = 0; d < kMaxDims / kThreads; ++d) {
         const int i = d * kThreads + static_cast<int>(threadIdx.x);
-        if (i < p.dh) p.out[t * p.out_stride + static_cast<int64_t>(head) * p.dh + i] = round_bf16_bits(acc[d] / sum);
+        if (i < p.dh)
+            p.out[t * p.out_stride + static_cast<int64_t>(head) * p.dh + i] =
+                round_bf16_bits(acc[d] / sum);
     }
 }
 
-}  // namespace
-
-void sparse_attention(Stream& stream, const Tensor& q, const BatchView& batch, const AttentionCache& cache, const Tensor& lists,
-                      const Tensor& sink, double scale, Tensor out) {
+AttentionParams attention_params(const Tensor& q,
+                                 const BatchView& batch,
+                                 const AttentionCache& cache,
+                                 const Tensor& lists,
+                                 const Tensor& sink,
+                                 double scale,
+                                 const Tensor& out) {
     const int64_t dh = q.dim(2);
     DI_CHECK(q.dtype == DType::kBF16 && out.dtype == DType::kBF16 && sink.dtype == DType::kF32);
     DI_CHECK(q.stride[1] == dh && out.stride[1] == dh && dh % 32 == 0);
@@ -102,10 +112,44 @@ void sparse_attention(Stream& stream, const Tensor& q, const BatchView& batch, c
     p.num_rows = static_cast<int>(q.dim(0));
     p.heads = static_cast<int>(q.dim(1));
     p.dh = static_cast<int>(dh);
+    return p;
+}
+
+void run(Stream& stream, const char* name, const AttentionParams& p) {
     if (p.num_rows == 0) return;
     if (sparse_attention_512_takes(p)) return sparse_attention_512(stream, p);
-    launch(stream, "sparse_attention", attention_kernel, dim3(static_cast<unsigned>(p.heads), static_cast<unsigned>(p.num_rows)),
-           dim3(kThreads), 0, p);
+    launch(stream,
+           name,
+           attention_kernel,
+           dim3(static_cast<unsigned>(p.heads), static_cast<unsigned>(p.num_rows)),
+           dim3(kThreads),
+           0,
+           p);
+}
+
+}  // namespace
+
+void sparse_attention(Stream& stream,
+                      const Tensor& q,
+                      const BatchView& batch,
+                      const AttentionCache& cache,
+                      const Tensor& lists,
+                      const Tensor& sink,
+                      double scale,
+                      Tensor out) {
+    run(stream, "sparse_attention", attention_params(q, batch, cache, lists, sink, scale, out));
+}
+
+void draft_attention(Stream& stream,
+                     const Tensor& q,
+                     const BatchView& batch,
+                     const AttentionCache& cache,
+                     const Tensor& sink,
+                     double scale,
+                     Tensor out) {
+    AttentionParams p = attention_params(q, batch, cache, Tensor(), sink, scale, out);
+    p.draft = true;
+    run(stream, "draft_attention", p);
 }
 
 }  // namespace deepinfer::cuda

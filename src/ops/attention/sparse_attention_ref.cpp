@@ -153,16 +153,16 @@ void sparse_attention_ref(Stream& stream,
     });
 }
 
-#define DI_INSTANTIATE(Acc)                                                                \
-    template void attention_row_ref<Acc>(                                                  \
+#define DI_INSTANTIATE(Acc)                                                                 \
+    template void attention_row_ref<Acc>(                                                   \
         const bf16*, int64_t, int64_t, const float*, int64_t, const float*, double, bf16*); \
-    template void sparse_attention_ref<Acc>(Stream&,                                       \
-                                            const Tensor&,                                 \
-                                            const BatchView&,                              \
-                                            const AttentionCache&,                         \
-                                            const Tensor&,                                 \
-                                            const Tensor&,                                 \
-                                            double,                                        \
+    template void sparse_attention_ref<Acc>(Stream&,                                        \
+                                            const Tensor&,                                  \
+                                            const BatchView&,                               \
+                                            const AttentionCache&,                          \
+                                            const Tensor&,                                  \
+                                            const Tensor&,                                  \
+                                            double,                                         \
                                             Tensor);
 DI_INSTANTIATE(float)
 DI_INSTANTIATE(double)

@@ -9,12 +9,17 @@ namespace deepinfer {
 
 /// out[t, s, :] = embed[ids[t], :] for every stream s
 ///
-/// embed [V, D] BF16 or F32 (rounded to bf16);  ids [num_rows] i32, each in [0, V);  out [num_rows, hc, D] bf16
-using EmbedStreamsOp = void (*)(Stream& stream, const WeightMatrix& embed, const Tensor& ids, Tensor out);
+/// embed [V, D] BF16 or F32 (rounded to bf16);  ids [num_rows] i32, each in [0, V);  out [num_rows,
+/// hc, D] bf16
+using EmbedStreamsOp = void (*)(Stream& stream,
+                                const WeightMatrix& embed,
+                                const Tensor& ids,
+                                Tensor out);
 
 /// out[i, :] = src[rows[i], :]
 ///
-/// src [T, …] any dtype, dense rows;  rows [L] i32;  out [L, …] same dtype, dense; must not alias src
+/// src [T, …] any dtype, dense rows;  rows [L] i32;  out [L, …] same dtype, dense; must not alias
+/// src
 using GatherRowsOp = void (*)(Stream& stream, const Tensor& src, const Tensor& rows, Tensor out);
 
 void embed_streams_ref(Stream& stream, const WeightMatrix& embed, const Tensor& ids, Tensor out);

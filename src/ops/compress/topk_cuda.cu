@@ -1,7 +1,9 @@
-// Exact selection on the device: the K largest of a row by (value descending, index ascending), listed ascending.
+// Exact selection on the device: the K largest of a row by (value descending, index ascending),
+// listed ascending.
 //
-// One block a row. Three passes of 11, 11 and 10 bits find the K-th largest key and how many of its equals are taken;
-// then every warp counts and writes its own run of indices. Integer counts only, so the order of threads never shows.
+// One block a row. Three passes of 11, 11 and 10 bits find the K-th largest key and how many of its
+// equals are taken; then every warp counts and writes its own run of indices. Integer counts only,
+// so the order of threads never shows.
 #include "backends/cuda/cuda_ops.h"
 #include "backends/cuda/launch.cuh"
 #include "backends/cuda/numerics.cuh"
@@ -59,10 +61,17 @@ __device__ int block_exclusive_sum(int v, int* shared, int& total) {
     return before + inclusive - v;
 }
 
-/// Narrows the K-th largest key by `Bits` more bits. On entry keys with key >> (shift + Bits) == prefix are the ones
-/// in question and `want` of them are taken; on return the same one level down. want < 0: fewer keys than wanted.
+/// Narrows the K-th largest key by `Bits` more bits. On entry keys with key >> (shift + Bits) ==
+/// prefix are the ones in question and `want` of them are taken; on return the same one level down.
+/// want < 0: fewer keys than wanted.
 template <int Bits, typename Keys>
-__device__ void narrow(const Keys& keys, int64_t n, int shift, uint32_t& prefix, int& want, int* histogram, int* scan) {
+__device__ void narrow(const Keys& keys,
+                       int64_t n,
+                       int shift,
+                       uint32_t& prefix,
+                       int& want,
+                       int* histogram,
+                       int* scan) {
     __shared__ uint32_t prefix_shared;
     __shared__ int want_shared;
     constexpr int kBins = 1 << Bits;
@@ -76,10 +85,12 @@ __device__ void narrow(const Keys& keys, int64_t n, int shift, uint32_t& prefix,
         if (mine) atomicAdd(&histogram[key >> shift & (kBins - 1)], 1);
     }
     __syncthreads();
-    // Thread i owns the kBins / kThreads bins from the top; the first bin where the count reaches `want` is it.
+    // Thread i owns the kBins / kThreads bins from the top; the first bin where the count reaches
+    // `want` is it.
     constexpr int kOwn = kBins / kThreads;
     int sum = 0, total = 0;
-    for (int j = 0; j < kOwn; ++j) sum += histogram[kBins - 1 - (static_cast<int>(threadIdx.x) * kOwn + j)];
+    for (int j = 0; j < kOwn; ++j)
+        sum += histogram[kBins - 1 - (static_cast<int>(threadIdx.x) * kOwn + j)];
     int above = block_exclusive_sum(sum, scan, total);
     if (above < want && above + sum >= want) {
         int bin = kBins - 1 - static_cast<int>(threadIdx.x) * kOwn;
@@ -111,7 +122,8 @@ __device__ void select(const Keys& keys, int64_t n, int k, int32_t* list) {
     }
     // Each warp owns a run of indices: it counts, learns what stands before it, then writes.
     const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) / 32;
-    const int64_t run = (n + kThreads - 1) / kThreads * 32, begin = warp * run, end = min(n, begin + run);
+    const int64_t run = (n + kThreads - 1) / kThreads * 32, begin = warp * run,
+                  end = min(n, begin + run);
     int greater = 0, ties = 0;
 #pragma unroll 4
     for (int64_t base = begin; base < end; base += 32) {
@@ -138,42 +150,87 @@ __device__ void select(const Keys& keys, int64_t n, int k, int32_t* list) {
     for (int64_t base = begin; base < end; base += 32) {
         const uint32_t key = base + lane < end ? keys(base + lane) : 0;
         const bool is_greater = key > prefix, is_tie = key != 0 && key == prefix;
-        const uint32_t greater_mask = __ballot_sync(0xFFFFFFFFu, is_greater), tie_mask = __ballot_sync(0xFFFFFFFFu, is_tie);
+        const uint32_t greater_mask = __ballot_sync(0xFFFFFFFFu, is_greater),
+                       tie_mask = __ballot_sync(0xFFFFFFFFu, is_tie);
         const int tie_rank = ties_before + __popc(tie_mask & below);
         if (is_greater || (is_tie && tie_rank < want)) {
-            list[greater_before + __popc(greater_mask & below) + min(tie_rank, want)] = static_cast<int32_t>(base + lane);
+            list[greater_before + __popc(greater_mask & below) + min(tie_rank, want)] =
+                static_cast<int32_t>(base + lane);
         }
         greater_before += __popc(greater_mask);
         ties_before += __popc(tie_mask);
     }
-    for (int i = greater_all + min(ties_all, want) + static_cast<int>(threadIdx.x); i < k; i += kThreads) list[i] = -1;
+    for (int i = greater_all + min(ties_all, want) + static_cast<int>(threadIdx.x); i < k;
+         i += kThreads)
+        list[i] = -1;
 }
 
-__global__ void __launch_bounds__(kThreads) topk_kernel(const float* __restrict__ scores, int64_t stride, int64_t n, int k, int32_t* lists,
+__global__ void __launch_bounds__(kThreads) topk_kernel(const float* __restrict__ scores,
+                                                        int64_t stride,
+                                                        int64_t n,
+                                                        int k,
+                                                        int32_t* lists,
                                                         int64_t list_stride) {
+    begin_kernel();
     select(EntryKeys{scores + blockIdx.x * stride}, n, k, lists + blockIdx.x * list_stride);
 }
 
-__global__ void __launch_bounds__(kThreads) blocks_kernel(const float* __restrict__ scores, int64_t stride,
-                                                          const int32_t* __restrict__ positions, int ratio, int block_size, int c,
-                                                          int32_t* blocks, int64_t block_stride) {
+__global__ void __launch_bounds__(kThreads) blocks_kernel(const float* __restrict__ scores,
+                                                          int64_t stride,
+                                                          const int32_t* __restrict__ positions,
+                                                          int ratio,
+                                                          int block_size,
+                                                          int c,
+                                                          int32_t* blocks,
+                                                          int64_t block_stride) {
+    begin_kernel();
     const int64_t visible = (static_cast<int64_t>(positions[blockIdx.x]) + 1) / ratio;
     const int64_t n = (visible + block_size - 1) / block_size;
-    select(BlockKeys{scores + blockIdx.x * stride, visible, block_size, n - 1}, n, c, blocks + blockIdx.x * block_stride);
+    select(BlockKeys{scores + blockIdx.x * stride, visible, block_size, n - 1},
+           n,
+           c,
+           blocks + blockIdx.x * block_stride);
 }
 
 }  // namespace
 
 void topk_select(Stream& stream, const Tensor& scores, Tensor lists) {
     DI_CHECK(scores.dtype == DType::kF32 && lists.dtype == DType::kI32);
-    launch(stream, "topk_select", topk_kernel, dim3(static_cast<unsigned>(scores.dim(0))), dim3(kThreads), 0, scores.ptr<float>(),
-           scores.stride[0], scores.dim(1), static_cast<int>(lists.dim(1)), lists.ptr<int32_t>(), lists.stride[0]);
+    launch(stream,
+           "topk_select",
+           topk_kernel,
+           dim3(static_cast<unsigned>(scores.dim(0))),
+           dim3(kThreads),
+           0,
+           scores.ptr<float>(),
+           scores.stride[0],
+           scores.dim(1),
+           static_cast<int>(lists.dim(1)),
+           lists.ptr<int32_t>(),
+           lists.stride[0]);
 }
 
-void candidate_blocks(Stream& stream, const Tensor& scores, const Tensor& positions, int ratio, int block_size, Tensor blocks) {
-    DI_CHECK(scores.dtype == DType::kF32 && blocks.dtype == DType::kI32 && positions.dtype == DType::kI32);
-    launch(stream, "candidate_blocks", blocks_kernel, dim3(static_cast<unsigned>(scores.dim(0))), dim3(kThreads), 0, scores.ptr<float>(),
-           scores.stride[0], positions.ptr<int32_t>(), ratio, block_size, static_cast<int>(blocks.dim(1)), blocks.ptr<int32_t>(),
+void candidate_blocks(Stream& stream,
+                      const Tensor& scores,
+                      const Tensor& positions,
+                      int ratio,
+                      int block_size,
+                      Tensor blocks) {
+    DI_CHECK(scores.dtype == DType::kF32 && blocks.dtype == DType::kI32 &&
+             positions.dtype == DType::kI32);
+    launch(stream,
+           "candidate_blocks",
+           blocks_kernel,
+           dim3(static_cast<unsigned>(scores.dim(0))),
+           dim3(kThreads),
+           0,
+           scores.ptr<float>(),
+           scores.stride[0],
+           positions.ptr<int32_t>(),
+           ratio,
+           block_size,
+           static_cast<int>(blocks.dim(1)),
+           blocks.ptr<int32_t>(),
            blocks.stride[0]);
 }
 

@@ -22,22 +22,36 @@ Ints ints(const Tensor& t) {
     return {t.data, t.dtype == DType::kI64};
 }
 
-__global__ void __launch_bounds__(kThreads) hash_kernel(const int32_t* __restrict__ ngrams, int max_ngram, Ints multipliers, Ints primes,
-                                                        Ints offsets, int cols, int64_t total, int32_t* ids) {
+__global__ void __launch_bounds__(kThreads) hash_kernel(const int32_t* __restrict__ ngrams,
+                                                        int max_ngram,
+                                                        Ints multipliers,
+                                                        Ints primes,
+                                                        Ints offsets,
+                                                        int cols,
+                                                        int64_t total,
+                                                        int32_t* ids) {
+    begin_kernel();
     const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
     if (i >= total) return;
     const int64_t row = i / cols;
     const int col = static_cast<int>(i % cols);
     const int order = col / (cols / (max_ngram - 1)) + 1;  // this column hashes T_0 .. T_order
     int64_t r = static_cast<int64_t>(ngrams[row * max_ngram]) * multipliers[0];
-    for (int j = 1; j <= order; ++j) r ^= static_cast<int64_t>(ngrams[row * max_ngram + j]) * multipliers[j];
+    for (int j = 1; j <= order; ++j)
+        r ^= static_cast<int64_t>(ngrams[row * max_ngram + j]) * multipliers[j];
     ids[i] = static_cast<int32_t>(r % primes[col] + offsets[col]);
 }
 
 /// Four columns a thread; ed is a multiple of 32.
-__global__ void __launch_bounds__(kThreads) lookup_kernel(const uint8_t* __restrict__ table, const uint8_t* __restrict__ scale, int ed,
-                                                          const int32_t* __restrict__ ids, int cols, int64_t total, uint16_t* out,
+__global__ void __launch_bounds__(kThreads) lookup_kernel(const uint8_t* __restrict__ table,
+                                                          const uint8_t* __restrict__ scale,
+                                                          int ed,
+                                                          const int32_t* __restrict__ ids,
+                                                          int cols,
+                                                          int64_t total,
+                                                          uint16_t* out,
                                                           int64_t out_stride) {
+    begin_kernel();
     const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
     if (i >= total) return;
     const int quads = ed / 4;
@@ -52,9 +66,16 @@ __global__ void __launch_bounds__(kThreads) lookup_kernel(const uint8_t* __restr
 }
 
 /// One block a (row, stream).
-__global__ void __launch_bounds__(kThreads) gate_kernel(uint16_t* x, const uint16_t* __restrict__ kv, int64_t kv_stride, int hc, int d,
-                                                        const float* __restrict__ qw, const float* __restrict__ kw,
-                                                        const uint8_t* __restrict__ dead, float eps) {
+__global__ void __launch_bounds__(kThreads) gate_kernel(uint16_t* x,
+                                                        const uint16_t* __restrict__ kv,
+                                                        int64_t kv_stride,
+                                                        int hc,
+                                                        int d,
+                                                        const float* __restrict__ qw,
+                                                        const float* __restrict__ kw,
+                                                        const uint8_t* __restrict__ dead,
+                                                        float eps) {
+    begin_kernel();
     __shared__ float partial[kThreads / 32];
     const int s = static_cast<int>(blockIdx.x);
     const int64_t row = blockIdx.y;
@@ -72,7 +93,8 @@ __global__ void __launch_bounds__(kThreads) gate_kernel(uint16_t* x, const uint1
     xx = block_sum<kThreads>(xx, partial);
     kk = block_sum<kThreads>(kk, partial);
     const float n = static_cast<float>(d);
-    const float scaled = dot * (1.0f / sqrtf(xx / n + eps)) * (1.0f / sqrtf(kk / n + eps)) * (1.0f / sqrtf(n));
+    const float scaled =
+        dot * (1.0f / sqrtf(xx / n + eps)) * (1.0f / sqrtf(kk / n + eps)) * (1.0f / sqrtf(n));
     // The clamp keeps a NaN: fmaxf would hide it.
     const float mag = fabsf(scaled) < 1e-6f ? 1e-6f : fabsf(scaled);
     float gate = 1.0f / (1.0f + expf(-copysignf(sqrtf(mag), scaled)));
@@ -84,29 +106,73 @@ __global__ void __launch_bounds__(kThreads) gate_kernel(uint16_t* x, const uint1
 
 }  // namespace
 
-void engram_hash(Stream& stream, const Tensor& ngrams, const Tensor& multipliers, const Tensor& primes, const Tensor& offsets,
+void engram_hash(Stream& stream,
+                 const Tensor& ngrams,
+                 const Tensor& multipliers,
+                 const Tensor& primes,
+                 const Tensor& offsets,
                  Tensor ids) {
     DI_CHECK(ngrams.dense() && ids.dense());
     const int max_ngram = static_cast<int>(ngrams.dim(1)), cols = static_cast<int>(ids.dim(1));
     DI_CHECK(max_ngram > 1 && cols % (max_ngram - 1) == 0);
-    launch(stream, "engram_hash", hash_kernel, dim3(div_up(ids.numel(), kThreads)), dim3(kThreads), 0, ngrams.ptr<int32_t>(),
-           max_ngram, ints(multipliers), ints(primes), ints(offsets), cols, ids.numel(), ids.ptr<int32_t>());
+    launch(stream,
+           "engram_hash",
+           hash_kernel,
+           dim3(div_up(ids.numel(), kThreads)),
+           dim3(kThreads),
+           0,
+           ngrams.ptr<int32_t>(),
+           max_ngram,
+           ints(multipliers),
+           ints(primes),
+           ints(offsets),
+           cols,
+           ids.numel(),
+           ids.ptr<int32_t>());
 }
 
 void engram_lookup(Stream& stream, const WeightMatrix& table, const Tensor& ids, Tensor out) {
     DI_CHECK(table.dtype == DType::kFP8E4M3 && table.k % 32 == 0 && ids.dense());
     const int64_t total = ids.numel() * (table.k / 4);
-    launch(stream, "engram_lookup", lookup_kernel, dim3(div_up(total, kThreads)), dim3(kThreads), 0,
-           static_cast<const uint8_t*>(table.weight), table.scale, static_cast<int>(table.k), ids.ptr<int32_t>(),
-           static_cast<int>(ids.dim(1)), total, out.ptr<uint16_t>(), out.stride[0]);
+    launch(stream,
+           "engram_lookup",
+           lookup_kernel,
+           dim3(div_up(total, kThreads)),
+           dim3(kThreads),
+           0,
+           static_cast<const uint8_t*>(table.weight),
+           table.scale,
+           static_cast<int>(table.k),
+           ids.ptr<int32_t>(),
+           static_cast<int>(ids.dim(1)),
+           total,
+           out.ptr<uint16_t>(),
+           out.stride[0]);
 }
 
-void engram_gate(Stream& stream, Tensor x, const Tensor& kv, const Tensor& q_weight, const Tensor& k_weight, const Tensor& dead,
+void engram_gate(Stream& stream,
+                 Tensor x,
+                 const Tensor& kv,
+                 const Tensor& q_weight,
+                 const Tensor& k_weight,
+                 const Tensor& dead,
                  float eps) {
     DI_CHECK(x.dtype == DType::kBF16 && x.dense());
-    launch(stream, "engram_gate", gate_kernel, dim3(static_cast<unsigned>(x.dim(1)), static_cast<unsigned>(x.dim(0))), dim3(kThreads),
-           0, x.ptr<uint16_t>(), kv.ptr<uint16_t>(), kv.stride[0], static_cast<int>(x.dim(1)), static_cast<int>(x.dim(2)),
-           q_weight.ptr<float>(), k_weight.ptr<float>(), dead ? dead.ptr<uint8_t>() : nullptr, eps);
+    launch(stream,
+           "engram_gate",
+           gate_kernel,
+           dim3(static_cast<unsigned>(x.dim(1)), static_cast<unsigned>(x.dim(0))),
+           dim3(kThreads),
+           0,
+           x.ptr<uint16_t>(),
+           kv.ptr<uint16_t>(),
+           kv.stride[0],
+           static_cast<int>(x.dim(1)),
+           static_cast<int>(x.dim(2)),
+           q_weight.ptr<float>(),
+           k_weight.ptr<float>(),
+           dead ? dead.ptr<uint8_t>() : nullptr,
+           eps);
 }
 
 }  // namespace deepinfer::cuda

@@ -1,4 +1,5 @@
-// Kernels over residual streams at the avx2 level: the common source compiled with this level's flags.
+// Kernels over residual streams at the avx2 level: the common source compiled with this level's
+// flags.
 #include "backends/cpu/kernels/mhc_inl.h"
 
 namespace deepinfer::cpu {

@@ -15,9 +15,11 @@ namespace deepinfer {
 ///
 /// Numerics  as linear: fixed order per element, fp32 (fp64 exact), one rounding to bf16.
 /// Source    model spec 3.8.
-using GroupedOProjOp = void (*)(Stream& stream, const Tensor& o, const WeightMatrix& wo_a, int groups, Tensor out);
+using GroupedOProjOp =
+    void (*)(Stream& stream, const Tensor& o, const WeightMatrix& wo_a, int groups, Tensor out);
 
 template <typename Acc>
-void grouped_o_proj_ref(Stream& stream, const Tensor& o, const WeightMatrix& wo_a, int groups, Tensor out);
+void grouped_o_proj_ref(
+    Stream& stream, const Tensor& o, const WeightMatrix& wo_a, int groups, Tensor out);
 
 }  // namespace deepinfer

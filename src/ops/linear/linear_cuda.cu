@@ -1,5 +1,6 @@
-// Linear layers on the device: packed FP8, FP4 and BF16 weights through the streaming matrix core, F32 weights by
-// plain dot products. The grouped output projection is the same kernel with one grid layer a group.
+// Linear layers on the device: packed FP8, FP4 and BF16 weights through the streaming matrix core,
+// F32 weights by plain dot products. The grouped output projection is the same kernel with one grid
+// layer a group.
 #include "backends/cuda/cuda_ops.h"
 #include "backends/cuda/launch.cuh"
 #include "backends/cuda/matrix_tile.cuh"
@@ -12,30 +13,51 @@ namespace deepinfer::cuda {
 namespace {
 
 template <DType T, int R, int NT>
-__global__ void __launch_bounds__(kMatrixThreads) linear_kernel(const __grid_constant__ LinearParams p) {
+__global__ void __launch_bounds__(kMatrixThreads)
+    linear_kernel(const __grid_constant__ LinearParams p) {
     using S = MatrixShared<T, R, NT>;
     extern __shared__ __align__(16) uint8_t shared[];
     auto** rows = reinterpret_cast<const uint16_t**>(shared + S::kBody);
     const int warp = static_cast<int>(threadIdx.x) / 32;
     const int slice = warp % p.slices, mg = warp / p.slices, row_groups = kMatrixWarps / p.slices;
     const int token0 = static_cast<int>(blockIdx.y) * 8 * NT;
-    const int first_row = static_cast<int>(blockIdx.z) * p.group_rows, end_row = first_row + p.group_rows;
+    const int first_row = static_cast<int>(blockIdx.z) * p.group_rows,
+              end_row = first_row + p.group_rows;
     const int tile0 = first_row / 16 + static_cast<int>(blockIdx.x) * row_groups * R;
-    if (threadIdx.x < 8 * NT) {
-        const int token = token0 + static_cast<int>(threadIdx.x);
-        rows[threadIdx.x] = token < p.num_rows ? p.x + token * p.x_stride + static_cast<int64_t>(blockIdx.z) * p.k : nullptr;
-    }
-    __syncthreads();
     const uint8_t* tiles[R];
     const int last_tile = (end_row - 1) / 16;
 #pragma unroll
     for (int r = 0; r < R; ++r) {
-        const int tile = min(tile0 + mg * R + r, last_tile);  // past the end: computed, never stored
+        const int tile =
+            min(tile0 + mg * R + r, last_tile);  // past the end: computed, never stored
         tiles[r] = p.packed + static_cast<int64_t>(tile) * p.chunks * TileFormat<T>::kBytes;
     }
+    // The weights do not depend on the kernel before: their first chunks come to L2 while it
+    // finishes.
+    const int begin = slice_begin(p.chunks, p.slices, slice),
+              end = slice_begin(p.chunks, p.slices, slice + 1);
+    const int lane = static_cast<int>(threadIdx.x) & 31;
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+        const uint8_t* first = tiles[r] + static_cast<int64_t>(begin) * TileFormat<T>::kBytes;
+        const int bytes = min(end - begin, 4) * TileFormat<T>::kBytes;
+        for (int at = lane * 128; at < bytes; at += 32 * 128) prefetch_l2(first + at);
+    }
+    begin_kernel();
+    if (threadIdx.x < 8 * NT) {
+        const int token = token0 + static_cast<int>(threadIdx.x);
+        rows[threadIdx.x] = token < p.num_rows
+                                ? p.x + token * p.x_stride + static_cast<int64_t>(blockIdx.z) * p.k
+                                : nullptr;
+    }
+    __syncthreads();
     float acc[R][NT][4];
-    multiply_slice<T, R, NT>(acc, tiles, RowSource{rows, p.k, p.aligned}, slice_begin(p.chunks, p.slices, slice),
-                             slice_begin(p.chunks, p.slices, slice + 1), shared + warp * S::kStages * S::kStage);
+    multiply_slice<T, R, NT>(acc,
+                             tiles,
+                             RowSource{rows, p.k, p.aligned},
+                             begin,
+                             end,
+                             shared + warp * S::kStages * S::kStage);
     __syncthreads();
     auto* partials = reinterpret_cast<float*>(shared);
     store_partials<R, NT>(acc, partials, p.slices, mg, slice);
@@ -46,8 +68,10 @@ __global__ void __launch_bounds__(kMatrixThreads) linear_kernel(const __grid_con
         if (token0 + token >= p.num_rows || row < first_row || row >= end_row) continue;
         const float y = add_slices<NT>(partials, p.slices, r / 16, token, r % 16);
         const int64_t at = (token0 + token) * p.out_stride + row;
-        if (p.out_f32) static_cast<float*>(p.out)[at] = y;
-        else static_cast<uint16_t*>(p.out)[at] = round_bf16_bits(y);
+        if (p.out_f32)
+            static_cast<float*>(p.out)[at] = y;
+        else
+            static_cast<uint16_t*>(p.out)[at] = round_bf16_bits(y);
     }
 }
 
@@ -56,15 +80,22 @@ void run(Stream& stream, const char* name, const LinearParams& p, int groups) {
     const int block_rows = kMatrixWarps / p.slices * R * 16;
     // A group that starts inside a tile of 16 rows reaches one tile further.
     const int reach = p.group_rows + (p.group_rows % 16 != 0 && groups > 1 ? 15 : 0);
-    launch(stream, name, linear_kernel<T, R, NT>,
-           dim3(div_up(reach, block_rows), div_up(p.num_rows, 8 * NT), static_cast<unsigned>(groups)), dim3(kMatrixThreads),
-           MatrixShared<T, R, NT>::kBytes, p);
+    launch(
+        stream,
+        name,
+        linear_kernel<T, R, NT>,
+        dim3(div_up(reach, block_rows), div_up(p.num_rows, 8 * NT), static_cast<unsigned>(groups)),
+        dim3(kMatrixThreads),
+        MatrixShared<T, R, NT>::kBytes,
+        p);
 }
 
 template <DType T>
 void pick(Stream& stream, const char* name, const LinearParams& p, int groups) {
-    // Two row tiles a warp halve the activation traffic; one when the matrix would not fill the chip.
-    const int64_t blocks = static_cast<int64_t>(groups) * div_up(p.group_rows, kMatrixWarps / p.slices * 32);
+    // Two row tiles a warp halve the activation traffic; one when the matrix would not fill the
+    // chip.
+    const int64_t blocks =
+        static_cast<int64_t>(groups) * div_up(p.group_rows, kMatrixWarps / p.slices * 32);
     if (p.num_rows <= 8) {
         if (blocks < 160) return run<T, 1, 1>(stream, name, p, groups);
         return run<T, 2, 1>(stream, name, p, groups);
@@ -73,7 +104,12 @@ void pick(Stream& stream, const char* name, const LinearParams& p, int groups) {
     run<T, 2, 4>(stream, name, p, groups);
 }
 
-void matrix(Stream& stream, const char* name, const Tensor& x, const WeightMatrix& w, int groups, Tensor out) {
+void matrix(Stream& stream,
+            const char* name,
+            const Tensor& x,
+            const WeightMatrix& w,
+            int groups,
+            Tensor out) {
     DI_CHECK(x.dtype == DType::kBF16 && (out.dtype == DType::kBF16 || out.dtype == DType::kF32));
     DI_CHECK_EQ(x.dim(1), w.k * groups);
     DI_CHECK_EQ(out.dim(1), w.n);
@@ -88,34 +124,50 @@ void matrix(Stream& stream, const char* name, const Tensor& x, const WeightMatri
     p.group_rows = static_cast<int>(w.n / groups);
     p.x = x.ptr<uint16_t>();
     p.x_stride = x.stride[0];
-    p.aligned = reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride[0] % 8 == 0 && w.k % 8 == 0;
+    p.aligned =
+        reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride[0] % 8 == 0 && w.k % 8 == 0;
     p.num_rows = static_cast<int>(x.dim(0));
     p.out = out.data;
     p.out_stride = out.stride[0];
     p.out_f32 = out.dtype == DType::kF32;
-    // Above 16 rows activations would cost the streaming kernel more traffic than weights do.
-    if (p.num_rows > 16 && wide_linear_takes(p, groups)) return wide_linear(stream, name, w.dtype, p, groups);
+    // Above 8 rows the streaming kernel would issue more matrix instructions and read activations
+    // more often.
+    if (p.num_rows > 8 && wide_linear_takes(p, groups))
+        return wide_linear(stream, name, w.dtype, p, groups);
     switch (w.dtype) {
-        case DType::kFP8E4M3: return pick<DType::kFP8E4M3>(stream, name, p, groups);
-        case DType::kFP4: return pick<DType::kFP4>(stream, name, p, groups);
-        case DType::kBF16: return pick<DType::kBF16>(stream, name, p, groups);
-        default: DI_CHECK_MSG(false, dtype_name(w.dtype));
+        case DType::kFP8E4M3:
+            return pick<DType::kFP8E4M3>(stream, name, p, groups);
+        case DType::kFP4:
+            return pick<DType::kFP4>(stream, name, p, groups);
+        case DType::kBF16:
+            return pick<DType::kBF16>(stream, name, p, groups);
+        default:
+            DI_CHECK_MSG(false, dtype_name(w.dtype));
     }
 }
 
 /// One warp an output element; lanes stride over k, one tree.
-__global__ void __launch_bounds__(256) linear_f32_kernel(Bf16Rows x, const float* __restrict__ w, int n, int k, void* out,
-                                                         int64_t out_stride, bool out_f32) {
+__global__ void __launch_bounds__(256) linear_f32_kernel(Bf16Rows x,
+                                                         const float* __restrict__ w,
+                                                         int n,
+                                                         int k,
+                                                         void* out,
+                                                         int64_t out_stride,
+                                                         bool out_f32) {
+    begin_kernel();
     const int lane = static_cast<int>(threadIdx.x) & 31;
     const int j = static_cast<int>(blockIdx.x) * 8 + static_cast<int>(threadIdx.x) / 32;
     if (j >= n) return;
     const uint16_t* row = x.row(blockIdx.y);
     float sum = 0.0f;
-    for (int i = lane; i < k; i += 32) sum = fmaf(bf16_value(row[i]), w[static_cast<int64_t>(j) * k + i], sum);
+    for (int i = lane; i < k; i += 32)
+        sum = fmaf(bf16_value(row[i]), w[static_cast<int64_t>(j) * k + i], sum);
     sum = warp_sum(sum);
     if (lane != 0) return;
-    if (out_f32) static_cast<float*>(out)[blockIdx.y * out_stride + j] = sum;
-    else static_cast<uint16_t*>(out)[blockIdx.y * out_stride + j] = round_bf16_bits(sum);
+    if (out_f32)
+        static_cast<float*>(out)[blockIdx.y * out_stride + j] = sum;
+    else
+        static_cast<uint16_t*>(out)[blockIdx.y * out_stride + j] = round_bf16_bits(sum);
 }
 
 }  // namespace
@@ -123,12 +175,23 @@ __global__ void __launch_bounds__(256) linear_f32_kernel(Bf16Rows x, const float
 void linear(Stream& stream, const Tensor& x, const WeightMatrix& w, Tensor out) {
     if (w.dtype != DType::kF32) return matrix(stream, "linear", x, w, 1, out);
     DI_CHECK(x.dim(1) == w.k && out.dim(1) == w.n);
-    launch(stream, "linear_f32", linear_f32_kernel, dim3(div_up(w.n, 8), static_cast<unsigned>(x.dim(0))), dim3(256), 0, bf16_rows(x),
-           static_cast<const float*>(w.weight), static_cast<int>(w.n), static_cast<int>(w.k), out.data, out.stride[0],
+    launch(stream,
+           "linear_f32",
+           linear_f32_kernel,
+           dim3(div_up(w.n, 8), static_cast<unsigned>(x.dim(0))),
+           dim3(256),
+           0,
+           bf16_rows(x),
+           static_cast<const float*>(w.weight),
+           static_cast<int>(w.n),
+           static_cast<int>(w.k),
+           out.data,
+           out.stride[0],
            out.dtype == DType::kF32);
 }
 
-void grouped_o_proj(Stream& stream, const Tensor& o, const WeightMatrix& wo_a, int groups, Tensor out) {
+void grouped_o_proj(
+    Stream& stream, const Tensor& o, const WeightMatrix& wo_a, int groups, Tensor out) {
     DI_CHECK_EQ(wo_a.n % groups, 0);
     matrix(stream, "grouped_o_proj", o, wo_a, groups, out);
 }

@@ -1,7 +1,8 @@
 // Linear layers for many activation rows on Hopper's wgmma.
 //
-// Few row blocks: the K slices of a block go to the blocks of one cluster, which add their tiles in slice order
-// through distributed shared memory. Many: one block walks all slices. The sum is the same.
+// Few row blocks: the K slices of a block go to the blocks of one cluster, which add their tiles in
+// slice order through distributed shared memory. Many: one block walks all slices. The sum is the
+// same.
 #include "backends/cuda/launch.cuh"
 #include "backends/cuda/numerics.cuh"
 #include "backends/cuda/packed_weight.h"
@@ -14,12 +15,15 @@ namespace {
 namespace cg = cooperative_groups;
 
 template <DType T, int N>
-__global__ void __launch_bounds__(kWideThreads, 1) wide_linear_kernel(const __grid_constant__ LinearParams p) {
+__global__ void __launch_bounds__(kWideThreads, N <= 32 ? 2 : 1)
+    wide_linear_kernel(const __grid_constant__ LinearParams p) {
+    begin_kernel();
     using S = WideShared<T, N>;
     extern __shared__ uint8_t raw[];
     uint8_t* shared = align_1024(raw);
     const cg::cluster_group cluster = cg::this_cluster();
-    const int peers = static_cast<int>(cluster.num_blocks()), rank = static_cast<int>(cluster.block_rank());
+    const int peers = static_cast<int>(cluster.num_blocks()),
+              rank = static_cast<int>(cluster.block_rank());
     const int group = static_cast<int>(blockIdx.z), group_end = (group + 1) * p.group_rows;
     const int row0 = group * p.group_rows + static_cast<int>(blockIdx.x) / peers * kWideRows;
     const int token0 = static_cast<int>(blockIdx.y) * N;
@@ -28,12 +32,21 @@ __global__ void __launch_bounds__(kWideThreads, 1) wide_linear_kernel(const __gr
 #pragma unroll
     for (int i = 0; i < WideRows<N>::kCount; ++i) {
         const int token = token0 + static_cast<int>(threadIdx.x) / 8 + 32 * i;
-        x.row[i] = token < p.num_rows ? p.x + token * p.x_stride + static_cast<int64_t>(group) * p.k : nullptr;
+        x.row[i] = token < p.num_rows ? p.x + token * p.x_stride + static_cast<int64_t>(group) * p.k
+                                      : nullptr;
     }
-    const int tile = min(row0 / 16 + static_cast<int>(threadIdx.x) / 32, (group_end - 1) / 16);  // past the end: never stored
+    const int tile = min(row0 / 16 + static_cast<int>(threadIdx.x) / 32,
+                         (group_end - 1) / 16);  // past the end: never stored
     const int first = peers > 1 ? rank : 0, last = peers > 1 ? rank + 1 : p.slices;
     float total[N / 2];
-    wide_multiply<T, N>(total, p.packed + static_cast<int64_t>(tile) * p.chunks * TileFormat<T>::kBytes, x, p.chunks, p.slices, first, last, shared);
+    wide_multiply<T, N>(total,
+                        p.packed + static_cast<int64_t>(tile) * p.chunks * TileFormat<T>::kBytes,
+                        x,
+                        p.chunks,
+                        p.slices,
+                        first,
+                        last,
+                        shared);
     auto* mine = reinterpret_cast<float*>(shared);
     wide_store_tile<T, N>(total, mine);
     cluster.sync();
@@ -45,23 +58,35 @@ __global__ void __launch_bounds__(kWideThreads, 1) wide_linear_kernel(const __gr
         const int at = token * S::kPitch + r;
         const float y = wide_sum(cluster, mine, at, peers);
         const int64_t dst = (token0 + token) * p.out_stride + row0 + r;
-        if (p.out_f32) static_cast<float*>(p.out)[dst] = y;
-        else static_cast<uint16_t*>(p.out)[dst] = round_bf16_bits(y);
+        if (p.out_f32)
+            static_cast<float*>(p.out)[dst] = y;
+        else
+            static_cast<uint16_t*>(p.out)[dst] = round_bf16_bits(y);
     }
     cluster.sync();  // nobody leaves while its tile is being read
 }
 
 template <DType T, int N>
 void run(Stream& stream, const char* name, const LinearParams& p, int groups) {
-    const unsigned row_blocks = div_up(p.group_rows, kWideRows), token_blocks = div_up(p.num_rows, N);
+    const unsigned row_blocks = div_up(p.group_rows, kWideRows),
+                   token_blocks = div_up(p.num_rows, N);
     const int64_t blocks = static_cast<int64_t>(row_blocks) * token_blocks * groups;
     const int peers = p.slices > 1 && blocks <= 132 ? p.slices : 1;
-    launch_cluster(stream, name, wide_linear_kernel<T, N>, dim3(row_blocks * static_cast<unsigned>(peers), token_blocks, static_cast<unsigned>(groups)),
-                   dim3(kWideThreads), WideShared<T, N>::kBytes, peers, p);
+    launch_cluster(
+        stream,
+        name,
+        wide_linear_kernel<T, N>,
+        dim3(
+            row_blocks * static_cast<unsigned>(peers), token_blocks, static_cast<unsigned>(groups)),
+        dim3(kWideThreads),
+        WideShared<T, N>::kBytes,
+        peers,
+        p);
 }
 
 template <DType T>
 void pick(Stream& stream, const char* name, const LinearParams& p, int groups) {
+    if (p.num_rows <= 16) return run<T, 16>(stream, name, p, groups);
     if (p.num_rows <= 32) return run<T, 32>(stream, name, p, groups);
     if (p.num_rows <= 64) return run<T, 64>(stream, name, p, groups);
     run<T, 128>(stream, name, p, groups);
@@ -69,14 +94,20 @@ void pick(Stream& stream, const char* name, const LinearParams& p, int groups) {
 
 }  // namespace
 
-bool wide_linear_takes(const LinearParams& p, int groups) { return p.aligned && (groups == 1 || p.group_rows % 16 == 0); }
+bool wide_linear_takes(const LinearParams& p, int groups) {
+    return p.aligned && (groups == 1 || p.group_rows % 16 == 0);
+}
 
 void wide_linear(Stream& stream, const char* name, DType t, const LinearParams& p, int groups) {
     switch (t) {
-        case DType::kFP8E4M3: return pick<DType::kFP8E4M3>(stream, name, p, groups);
-        case DType::kFP4: return pick<DType::kFP4>(stream, name, p, groups);
-        case DType::kBF16: return pick<DType::kBF16>(stream, name, p, groups);
-        default: DI_CHECK_MSG(false, dtype_name(t));
+        case DType::kFP8E4M3:
+            return pick<DType::kFP8E4M3>(stream, name, p, groups);
+        case DType::kFP4:
+            return pick<DType::kFP4>(stream, name, p, groups);
+        case DType::kBF16:
+            return pick<DType::kBF16>(stream, name, p, groups);
+        default:
+            DI_CHECK_MSG(false, dtype_name(t));
     }
 }
 

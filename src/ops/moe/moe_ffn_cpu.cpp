@@ -24,11 +24,14 @@ struct Group {
 };
 
 /// A task's cost in arbitrary units: widening a panel costs as much as a few rows.
-int64_t task_cost(int64_t rows) { return 6 + rows; }
+int64_t task_cost(int64_t rows) {
+    return 6 + rows;
+}
 
 /// Runs fn(task) for all tasks; every thread gets a contiguous run of about equal cost.
 template <typename Cost, typename Fn>
-void run_tasks(Stream& stream, int64_t num_tasks, int64_t min_tasks, const Cost& cost, const Fn& fn) {
+void run_tasks(
+    Stream& stream, int64_t num_tasks, int64_t min_tasks, const Cost& cost, const Fn& fn) {
     const int64_t threads = std::min<int64_t>(static_cast<CpuStream&>(stream).pool().num_threads(),
                                               std::max<int64_t>(1, num_tasks / min_tasks));
     if (threads <= 1) {
@@ -59,18 +62,27 @@ void make_tasks(const std::vector<Group>& groups, int64_t panels, std::vector<Ta
     for (size_t g = 0; g < groups.size(); ++g) {
         for (int64_t first = 0; first < groups[g].rows; first += kRowBlock) {
             const int64_t rows = std::min(kRowBlock, groups[g].rows - first);
-            for (int64_t p = 0; p < panels; ++p) tasks->push_back({static_cast<int32_t>(g), static_cast<int32_t>(p), first, rows});
+            for (int64_t p = 0; p < panels; ++p)
+                tasks->push_back({static_cast<int32_t>(g), static_cast<int32_t>(p), first, rows});
         }
     }
 }
 
 }  // namespace
 
-void moe_ffn_cpu(const Kernels& k, Stream& stream, const Tensor& u, const Tensor& ids, const Tensor& weights,
-                 std::span<const ExpertWeights> experts, const ExpertWeights& shared, float limit, Tensor out) {
+void moe_ffn_cpu(const Kernels& k,
+                 Stream& stream,
+                 const Tensor& u,
+                 const Tensor& ids,
+                 const Tensor& weights,
+                 std::span<const ExpertWeights> experts,
+                 const ExpertWeights& shared,
+                 float limit,
+                 Tensor out) {
     const int64_t num_rows = u.dim(0), d = u.dim(1), top = ids.dim(1), inter = shared.w1.n;
     if (num_rows == 0) return;
-    DI_CHECK(u.dtype == DType::kBF16 && ids.dtype == DType::kI32 && weights.dtype == DType::kF32 && out.dtype == DType::kBF16);
+    DI_CHECK(u.dtype == DType::kBF16 && ids.dtype == DType::kI32 && weights.dtype == DType::kF32 &&
+             out.dtype == DType::kBF16);
     DI_CHECK_EQ(out.dim(1), d);
 
     // Rows per expert, in token order inside an expert.
@@ -88,8 +100,13 @@ void moe_ffn_cpu(const Kernels& k, Stream& stream, const Tensor& u, const Tensor
     int64_t first = 0;
     bool packed = d % kPanelRows == 0 && inter % kPanelRows == 0;
     const auto add_group = [&](const ExpertWeights& w, int64_t rows) {
-        Group g{packed_weight(stream, w.w1), packed_weight(stream, w.w3), packed_weight(stream, w.w2), first, rows};
-        packed = packed && g.w1 != nullptr && g.w3 != nullptr && g.w2 != nullptr && w.w1.n == inter && w.w1.dtype != DType::kF32;
+        Group g{packed_weight(stream, w.w1),
+                packed_weight(stream, w.w3),
+                packed_weight(stream, w.w2),
+                first,
+                rows};
+        packed = packed && g.w1 != nullptr && g.w3 != nullptr && g.w2 != nullptr &&
+                 w.w1.n == inter && w.w1.dtype != DType::kF32;
         groups.push_back(g);
         first += rows;
     };
@@ -105,7 +122,7 @@ void moe_ffn_cpu(const Kernels& k, Stream& stream, const Tensor& u, const Tensor
     const int64_t total = pairs + num_rows;
     uint16_t* x = scratch<uint16_t>(Slot::kMoeGathered, total * d);
     int64_t* slot_of = scratch<int64_t>(Slot::kMoeRows, 2 * total);  // gathered row of (token, i)
-    float* weight_of = reinterpret_cast<float*>(slot_of + total);   // weight of a gathered row
+    float* weight_of = reinterpret_cast<float*>(slot_of + total);    // weight of a gathered row
     for (int64_t t = 0; t < num_rows; ++t) {
         for (int64_t i = 0; i < top; ++i) {
             const int64_t slot = next[static_cast<size_t>(ids.row<int32_t>(t)[i])]++;
@@ -118,7 +135,8 @@ void moe_ffn_cpu(const Kernels& k, Stream& stream, const Tensor& u, const Tensor
         for (int64_t t = begin; t < end; ++t) {
             uint16_t* own = x + (pairs + t) * d;
             k.rows.quant_q8(&u.row<bf16>(t)->bits, d, own);
-            for (int64_t i = 0; i < top; ++i) std::memcpy(x + slot_of[t * top + i] * d, own, static_cast<size_t>(d) * 2);
+            for (int64_t i = 0; i < top; ++i)
+                std::memcpy(x + slot_of[t * top + i] * d, own, static_cast<size_t>(d) * 2);
         }
     });
 
@@ -128,39 +146,49 @@ void moe_ffn_cpu(const Kernels& k, Stream& stream, const Tensor& u, const Tensor
     uint16_t* hidden = scratch<uint16_t>(Slot::kMoeHidden, total * inter);
     const Activations ax = activations(k, stream, x, d, total, d, as_bf16, Slot::kActivations);
     make_tasks(groups, inter / kPanelRows, &tasks);
-    run_tasks(stream, static_cast<int64_t>(tasks.size()), panel_grain(2 * d, 1), cost, [&](int64_t i) {
-        const Task& task = tasks[static_cast<size_t>(i)];
-        const Group& g = groups[static_cast<size_t>(task.group)];
-        float* gate = scratch<float>(Slot::kPanel, 2 * kRowBlock * kPanelRows);
-        float* up = gate + kRowBlock * kPanelRows;
-        const int64_t row0 = g.first + task.first;
-        panel_gemm(k.linear, *g.w1, d, ax, row0, task.rows, 0, task.panel, gate);
-        panel_gemm(k.linear, *g.w3, d, ax, row0, task.rows, 0, task.panel, up);
-        for (int64_t r = 0; r < task.rows; ++r) {
-            uint16_t* h = hidden + (row0 + r) * inter + task.panel * kPanelRows;
-            k.rows.swiglu(gate + r * kPanelRows, up + r * kPanelRows, weight_of[row0 + r], limit, kPanelRows, h);
-            k.rows.quant_q8(h, kPanelRows, h);
-        }
-    });
+    run_tasks(
+        stream, static_cast<int64_t>(tasks.size()), panel_grain(2 * d, 1), cost, [&](int64_t i) {
+            const Task& task = tasks[static_cast<size_t>(i)];
+            const Group& g = groups[static_cast<size_t>(task.group)];
+            float* gate = scratch<float>(Slot::kPanel, 2 * kRowBlock * kPanelRows);
+            float* up = gate + kRowBlock * kPanelRows;
+            const int64_t row0 = g.first + task.first;
+            panel_gemm(k.linear, *g.w1, d, ax, row0, task.rows, 0, task.panel, gate);
+            panel_gemm(k.linear, *g.w3, d, ax, row0, task.rows, 0, task.panel, up);
+            for (int64_t r = 0; r < task.rows; ++r) {
+                uint16_t* h = hidden + (row0 + r) * inter + task.panel * kPanelRows;
+                k.rows.swiglu(gate + r * kPanelRows,
+                              up + r * kPanelRows,
+                              weight_of[row0 + r],
+                              limit,
+                              kPanelRows,
+                              h);
+                k.rows.quant_q8(h, kPanelRows, h);
+            }
+        });
 
     uint16_t* y = scratch<uint16_t>(Slot::kMoeOut, total * d);
-    const Activations ah = activations(k, stream, hidden, inter, total, inter, as_bf16, Slot::kMoeHiddenWide);
+    const Activations ah =
+        activations(k, stream, hidden, inter, total, inter, as_bf16, Slot::kMoeHiddenWide);
     make_tasks(groups, d / kPanelRows, &tasks);
-    run_tasks(stream, static_cast<int64_t>(tasks.size()), panel_grain(inter, 1), cost, [&](int64_t i) {
-        const Task& task = tasks[static_cast<size_t>(i)];
-        const Group& g = groups[static_cast<size_t>(task.group)];
-        float* c = scratch<float>(Slot::kPanel, kRowBlock * kPanelRows);
-        const int64_t row0 = g.first + task.first;
-        panel_gemm(k.linear, *g.w2, inter, ah, row0, task.rows, 0, task.panel, c);
-        for (int64_t r = 0; r < task.rows; ++r) {
-            k.rows.narrow(c + r * kPanelRows, kPanelRows, y + (row0 + r) * d + task.panel * kPanelRows);
-        }
-    });
+    run_tasks(
+        stream, static_cast<int64_t>(tasks.size()), panel_grain(inter, 1), cost, [&](int64_t i) {
+            const Task& task = tasks[static_cast<size_t>(i)];
+            const Group& g = groups[static_cast<size_t>(task.group)];
+            float* c = scratch<float>(Slot::kPanel, kRowBlock * kPanelRows);
+            const int64_t row0 = g.first + task.first;
+            panel_gemm(k.linear, *g.w2, inter, ah, row0, task.rows, 0, task.panel, c);
+            for (int64_t r = 0; r < task.rows; ++r) {
+                k.rows.narrow(
+                    c + r * kPanelRows, kPanelRows, y + (row0 + r) * d + task.panel * kPanelRows);
+            }
+        });
 
     parallel_for(stream, num_rows, 8, [&](int64_t begin, int64_t end) {
         std::vector<const uint16_t*> terms(static_cast<size_t>(top) + 1);
         for (int64_t t = begin; t < end; ++t) {
-            for (int64_t i = 0; i < top; ++i) terms[static_cast<size_t>(i)] = y + slot_of[t * top + i] * d;
+            for (int64_t i = 0; i < top; ++i)
+                terms[static_cast<size_t>(i)] = y + slot_of[t * top + i] * d;
             terms[static_cast<size_t>(top)] = y + (pairs + t) * d;
             k.mhc.sum_rows(terms.data(), top + 1, d, &out.row<bf16>(t)->bits);
         }

@@ -1,8 +1,9 @@
 // Expert feed-forward for more than a handful of rows an expert, on Hopper's wgmma.
 //
-// A block takes one expert, 64 hidden columns (gate in the first warpgroup, up in the second) or 128 output columns,
-// and N of the expert's slots; it goes on with further slots while the expert has them. With too few blocks to fill
-// the chip, the K slices are spread over a cluster, as in linear_sm90.cu.
+// A block takes one expert, 64 hidden columns (gate in the first warpgroup, up in the second) or
+// 128 output columns, and N of the expert's slots; it goes on with further slots while the expert
+// has them. With too few blocks to fill the chip, the K slices are spread over a cluster, as in
+// linear_sm90.cu.
 #include "backends/cuda/launch.cuh"
 #include "backends/cuda/sm90/matrix_wide.cuh"
 #include "backends/cuda/wide_experts.cuh"
@@ -13,7 +14,10 @@ namespace {
 namespace cg = cooperative_groups;
 
 template <int N>
-__device__ __forceinline__ WideRows<N> slot_rows(const ExpertParams& p, const int32_t* slot_row, int slot0, int end) {
+__device__ __forceinline__ WideRows<N> slot_rows(const ExpertParams& p,
+                                                 const int32_t* slot_row,
+                                                 int slot0,
+                                                 int end) {
     WideRows<N> x;
     x.k = p.k;
 #pragma unroll
@@ -27,13 +31,16 @@ __device__ __forceinline__ WideRows<N> slot_rows(const ExpertParams& p, const in
 }
 
 template <DType T, int N, bool kUp>
-__global__ void __launch_bounds__(kWideThreads, N <= 32 ? 2 : 1) wide_expert_kernel(const __grid_constant__ ExpertParams p) {
+__global__ void __launch_bounds__(kWideThreads, N <= 32 ? 2 : 1)
+    wide_expert_kernel(const __grid_constant__ ExpertParams p) {
+    begin_kernel();
     using S = WideShared<T, N>;
     extern __shared__ uint8_t raw[];
     uint8_t* shared = align_1024(raw);
     auto* tile = reinterpret_cast<float*>(shared);
     const cg::cluster_group cluster = cg::this_cluster();
-    const int peers = static_cast<int>(cluster.num_blocks()), rank = static_cast<int>(cluster.block_rank());
+    const int peers = static_cast<int>(cluster.num_blocks()),
+              rank = static_cast<int>(cluster.block_rank());
     const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) / 32;
     const int e = static_cast<int>(blockIdx.z);
     const int begin = slot_begin(p.routing, e), end = slot_end(p.routing, e);
@@ -48,33 +55,45 @@ __global__ void __launch_bounds__(kWideThreads, N <= 32 ? 2 : 1) wide_expert_ker
         matrix = expert.w2;
         row_tile = min(block * 8 + warp, (p.n - 1) / 16);  // past the end: computed, never stored
     }
-    const uint8_t* tiles = matrix + static_cast<int64_t>(row_tile) * p.chunks * TileFormat<T>::kBytes;
+    const uint8_t* tiles =
+        matrix + static_cast<int64_t>(row_tile) * p.chunks * TileFormat<T>::kBytes;
     const int first = peers > 1 ? rank : 0, last = peers > 1 ? rank + 1 : p.slices;
     const int share = N / peers;
-    for (int slot0 = begin + static_cast<int>(blockIdx.y) * N; slot0 < end; slot0 += static_cast<int>(gridDim.y) * N) {
+    for (int slot0 = begin + static_cast<int>(blockIdx.y) * N; slot0 < end;
+         slot0 += static_cast<int>(gridDim.y) * N) {
         const WideRows<N> x = slot_rows<N>(p, kUp ? p.routing.slot_row : nullptr, slot0, end);
         float total[N / 2];
         wide_multiply<T, N>(total, tiles, x, p.chunks, p.slices, first, last, shared);
         wide_store_tile<T, N>(total, tile);
-        if (peers > 1) cluster.sync();
-        else __syncthreads();
+        if (peers > 1)
+            cluster.sync();
+        else
+            __syncthreads();
         const int token_begin = rank * share, count = min(token_begin + share, end - slot0);
         if constexpr (kUp) {
             for (int i = token_begin * 2 + warp; i < count * 2; i += kWideThreads / 32) {
                 const int token = i / 2, col = i % 2 * 32 + lane;
-                const float g = wide_sum(cluster, tile, token * S::kPitch + col, peers), u = wide_sum(cluster, tile, token * S::kPitch + 64 + col, peers);
-                const float w = p.routing.slot_weight != nullptr ? p.routing.slot_weight[slot0 + token] : 1.0f;
-                p.out[static_cast<int64_t>(slot0 + token) * p.n + block * 64 + col] = hidden_bits(g, u, w, p.limit);
+                const float g = wide_sum(cluster, tile, token * S::kPitch + col, peers),
+                            u = wide_sum(cluster, tile, token * S::kPitch + 64 + col, peers);
+                const float w =
+                    p.routing.slot_weight != nullptr ? p.routing.slot_weight[slot0 + token] : 1.0f;
+                p.out[static_cast<int64_t>(slot0 + token) * p.n + block * 64 + col] =
+                    hidden_bits(g, u, w, p.limit);
             }
         } else {
-            for (int i = token_begin * kWideRows + static_cast<int>(threadIdx.x); i < count * kWideRows; i += kWideThreads) {
+            for (int i = token_begin * kWideRows + static_cast<int>(threadIdx.x);
+                 i < count * kWideRows;
+                 i += kWideThreads) {
                 const int token = i / kWideRows, r = i % kWideRows, col = block * kWideRows + r;
                 if (col >= p.n) continue;
-                p.out[static_cast<int64_t>(slot0 + token) * p.n + col] = round_bf16_bits(wide_sum(cluster, tile, token * S::kPitch + r, peers));
+                p.out[static_cast<int64_t>(slot0 + token) * p.n + col] =
+                    round_bf16_bits(wide_sum(cluster, tile, token * S::kPitch + r, peers));
             }
         }
-        if (peers > 1) cluster.sync();  // nobody overwrites or leaves while its tile is being read
-        else __syncthreads();
+        if (peers > 1)
+            cluster.sync();  // nobody overwrites or leaves while its tile is being read
+        else
+            __syncthreads();
     }
 }
 
@@ -85,19 +104,27 @@ void run_half(Stream& stream, const ExpertParams& p, int experts, double rows) {
     const auto token_blocks = static_cast<unsigned>(rows * (experts > 1 ? 1.25 : 1.0) / N + 0.999);
     const int64_t total = static_cast<int64_t>(blocks) * token_blocks * experts;
     const int peers = p.slices > 1 && total <= 132 ? p.slices : 1;
-    launch_cluster(stream, kUp ? "wide_expert_up" : "wide_expert_down", wide_expert_kernel<T, N, kUp>,
-                   dim3(blocks * static_cast<unsigned>(peers), token_blocks, static_cast<unsigned>(experts)), dim3(kWideThreads), WideShared<T, N>::kBytes,
-                   peers, p);
+    launch_cluster(
+        stream,
+        kUp ? "wide_expert_up" : "wide_expert_down",
+        wide_expert_kernel<T, N, kUp>,
+        dim3(blocks * static_cast<unsigned>(peers), token_blocks, static_cast<unsigned>(experts)),
+        dim3(kWideThreads),
+        WideShared<T, N>::kBytes,
+        peers,
+        p);
 }
 
 template <DType T, int N>
-void run(Stream& stream, const ExpertParams& up, const ExpertParams& down, int experts, double rows) {
+void run(
+    Stream& stream, const ExpertParams& up, const ExpertParams& down, int experts, double rows) {
     run_half<T, N, true>(stream, up, experts, rows);
     run_half<T, N, false>(stream, down, experts, rows);
 }
 
 template <DType T>
-void pick(Stream& stream, const ExpertParams& up, const ExpertParams& down, int experts, double rows) {
+void pick(
+    Stream& stream, const ExpertParams& up, const ExpertParams& down, int experts, double rows) {
     // Room above the mean, so that one pass over the weights serves nearly every expert.
     if (rows <= (experts > 1 ? 10 : 16)) return run<T, 16>(stream, up, down, experts, rows);
     if (rows <= (experts > 1 ? 22 : 32)) return run<T, 32>(stream, up, down, experts, rows);
@@ -107,9 +134,16 @@ void pick(Stream& stream, const ExpertParams& up, const ExpertParams& down, int 
 
 }  // namespace
 
-void wide_experts(Stream& stream, DType t, const ExpertParams& up, const ExpertParams& down, int experts, double rows) {
-    if (t == DType::kFP4) pick<DType::kFP4>(stream, up, down, experts, rows);
-    else pick<DType::kFP8E4M3>(stream, up, down, experts, rows);
+void wide_experts(Stream& stream,
+                  DType t,
+                  const ExpertParams& up,
+                  const ExpertParams& down,
+                  int experts,
+                  double rows) {
+    if (t == DType::kFP4)
+        pick<DType::kFP4>(stream, up, down, experts, rows);
+    else
+        pick<DType::kFP8E4M3>(stream, up, down, experts, rows);
 }
 
 }  // namespace deepinfer::cuda

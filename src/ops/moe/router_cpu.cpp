@@ -11,7 +11,8 @@ void apply_scoring(float* s, int64_t n, float temperature, ScoringFunc func) {
     for (int64_t e = 0; e < n; ++e) s[e] /= temperature;
     switch (func) {
         case ScoringFunc::kSqrtSoftplus:
-            for (int64_t e = 0; e < n; ++e) s[e] = std::sqrt(s[e] > 20.0f ? s[e] : std::log1p(std::exp(s[e])));
+            for (int64_t e = 0; e < n; ++e)
+                s[e] = std::sqrt(s[e] > 20.0f ? s[e] : std::log1p(std::exp(s[e])));
             return;
         case ScoringFunc::kSigmoid:
             for (int64_t e = 0; e < n; ++e) s[e] = 1.0f / (1.0f + std::exp(-s[e]));
@@ -28,17 +29,29 @@ void apply_scoring(float* s, int64_t n, float temperature, ScoringFunc func) {
 
 }  // namespace
 
-void router_scores_cpu(const Kernels& k, Stream& stream, const Tensor& u, const WeightMatrix& gate, float temperature,
-                       ScoringFunc func, Tensor scores) {
+void router_scores_cpu(const Kernels& k,
+                       Stream& stream,
+                       const Tensor& u,
+                       const WeightMatrix& gate,
+                       float temperature,
+                       ScoringFunc func,
+                       Tensor scores) {
     DI_CHECK(scores.dtype == DType::kF32);
     linear_cpu(k, stream, u, gate, scores);
-    parallel_for(stream, scores.dim(0), std::max<int64_t>(1, 128 / gate.n), [&](int64_t begin, int64_t end) {
-        for (int64_t t = begin; t < end; ++t) apply_scoring(scores.row<float>(t), gate.n, temperature, func);
-    });
+    parallel_for(
+        stream, scores.dim(0), std::max<int64_t>(1, 128 / gate.n), [&](int64_t begin, int64_t end) {
+            for (int64_t t = begin; t < end; ++t)
+                apply_scoring(scores.row<float>(t), gate.n, temperature, func);
+        });
 }
 
-void router_topk_cpu(const Kernels&, Stream& stream, const Tensor& scores, const Tensor& bias, const Tensor& bias_vl,
-                     const Tensor& image_rows, Tensor ids) {
+void router_topk_cpu(const Kernels&,
+                     Stream& stream,
+                     const Tensor& scores,
+                     const Tensor& bias,
+                     const Tensor& bias_vl,
+                     const Tensor& image_rows,
+                     Tensor ids) {
     const int64_t num_experts = scores.dim(1), k = ids.dim(1);
     DI_CHECK(scores.dtype == DType::kF32 && bias.dtype == DType::kF32 && ids.dtype == DType::kI32);
     DI_CHECK_EQ(bias.dim(0), num_experts);
@@ -52,7 +65,9 @@ void router_topk_cpu(const Kernels&, Stream& stream, const Tensor& scores, const
             // Insertion into the k best so far, best first; an equal later one stays behind.
             int64_t kept = 0;
             const auto value = [&](int32_t e) { return s[e] + b[e]; };
-            const auto better = [&](float a, float c) { return std::isnan(c) ? !std::isnan(a) : a > c; };
+            const auto better = [&](float a, float c) {
+                return std::isnan(c) ? !std::isnan(a) : a > c;
+            };
             for (int64_t e = 0; e < num_experts; ++e) {
                 const float v = value(static_cast<int32_t>(e));
                 if (kept == k && !better(v, value(out[k - 1]))) continue;

@@ -12,12 +12,14 @@ namespace deepinfer {
 /// weight  [n]            f32
 /// out     [num_rows, n]  bf16, any row stride, may alias x
 ///
-/// Numerics  fp32 (fp64 in the exact table); one rounding, at the store. A row never depends on num_rows.
-/// Edges     num_rows == 0 returns at once. A zero row gives zeros (eps 1e-20 must not be flushed).
+/// Numerics  fp32 (fp64 in the exact table); one rounding, at the store. A row never depends on
+/// num_rows. Edges     num_rows == 0 returns at once. A zero row gives zeros (eps 1e-20 must not be
+/// flushed).
 ///           NaN or Inf stays inside its row.
 /// Cost      4 · num_rows · n bytes: bandwidth bound.
 /// Source    model spec 3.1; tensors *_norm.weight, norm.weight.
-using RmsNormOp = void (*)(Stream& stream, const Tensor& x, const Tensor& weight, float eps, Tensor out);
+using RmsNormOp =
+    void (*)(Stream& stream, const Tensor& x, const Tensor& weight, float eps, Tensor out);
 
 template <typename Acc>
 void rms_norm_ref(Stream& stream, const Tensor& x, const Tensor& weight, float eps, Tensor out);

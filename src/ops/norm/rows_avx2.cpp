@@ -1,4 +1,5 @@
-// Kernels over one activation row at the avx2 level: the common source compiled with this level's flags.
+// Kernels over one activation row at the avx2 level: the common source compiled with this level's
+// flags.
 #include "backends/cpu/kernels/rows_inl.h"
 
 namespace deepinfer::cpu {

@@ -6,7 +6,8 @@
 
 namespace deepinfer {
 
-/// out[t, :] = dequantize(q8(x[t, :])): blocks of 32, E4M3, power-of-two scale (tensor/quant_block.h)
+/// out[t, :] = dequantize(q8(x[t, :])): blocks of 32, E4M3, power-of-two scale
+/// (tensor/quant_block.h)
 ///
 /// x    [num_rows, k]  bf16, any row stride, k % 32 == 0
 /// out  [num_rows, k]  bf16, any row stride, may alias x

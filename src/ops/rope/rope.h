@@ -12,10 +12,15 @@ namespace deepinfer {
 /// freqs      [rd/2]                 f32 (model/rope_frequencies.h)
 /// cos_sin    [num_rows, rd/2, 2]    accumulator type (f32; f64 in the exact table)
 ///
-/// Numerics  the angle is rounded to fp32 (visible near position 10^6, reproduced on purpose); cos and
-///           sin of that angle with full range reduction, correct to 1 ulp of fp32 (fp64 exact table).
+/// Numerics  the angle is rounded to fp32 (visible near position 10^6, reproduced on purpose); cos
+/// and
+///           sin of that angle with full range reduction, correct to 1 ulp of fp32 (fp64 exact
+///           table).
 /// Source    model spec 3.2.
-using RopeTableOp = void (*)(Stream& stream, const Tensor& positions, const Tensor& freqs, Tensor cos_sin);
+using RopeTableOp = void (*)(Stream& stream,
+                             const Tensor& positions,
+                             const Tensor& freqs,
+                             Tensor cos_sin);
 
 /// Rotates the last rd dims of every head in place: even' = e·cos − o·sin, odd' = e·sin + o·cos;
 /// inverse: sin → −sin.

@@ -1,4 +1,5 @@
-// Rotary embedding on the device: one thread a pair; the sums are written out so that nothing is fused.
+// Rotary embedding on the device: one thread a pair; the sums are written out so that nothing is
+// fused.
 #include "backends/cuda/cuda_ops.h"
 #include "backends/cuda/launch.cuh"
 #include "backends/cuda/numerics.cuh"
@@ -9,8 +10,12 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__global__ void __launch_bounds__(kThreads)
-    rope_table_kernel(const int32_t* __restrict__ positions, const float* __restrict__ freqs, int64_t total, int half, float2* cos_sin) {
+__global__ void __launch_bounds__(kThreads) rope_table_kernel(const int32_t* __restrict__ positions,
+                                                              const float* __restrict__ freqs,
+                                                              int64_t total,
+                                                              int half,
+                                                              float2* cos_sin) {
+    begin_kernel();
     const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
     if (i >= total) return;
     const float angle = __fmul_rn(static_cast<float>(positions[i / half]), freqs[i % half]);
@@ -20,8 +25,16 @@ __global__ void __launch_bounds__(kThreads)
     cos_sin[i] = make_float2(static_cast<float>(c), static_cast<float>(s));
 }
 
-__global__ void __launch_bounds__(kThreads) rope_kernel(uint16_t* x, int64_t row_stride, int64_t head_stride, int heads, int d,
-                                                        const float2* __restrict__ cos_sin, int half, bool inverse, int64_t total) {
+__global__ void __launch_bounds__(kThreads) rope_kernel(uint16_t* x,
+                                                        int64_t row_stride,
+                                                        int64_t head_stride,
+                                                        int heads,
+                                                        int d,
+                                                        const float2* __restrict__ cos_sin,
+                                                        int half,
+                                                        bool inverse,
+                                                        int64_t total) {
+    begin_kernel();
     const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
     if (i >= total) return;
     const int pair = static_cast<int>(i % half);
@@ -40,16 +53,38 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(uint16_t* x, int64_t row
 void rope_table(Stream& stream, const Tensor& positions, const Tensor& freqs, Tensor cos_sin) {
     DI_CHECK(cos_sin.dtype == DType::kF32 && cos_sin.dense());
     const int64_t half = freqs.numel(), total = positions.dim(0) * half;
-    launch(stream, "rope_table", rope_table_kernel, dim3(div_up(total, kThreads)), dim3(kThreads), 0, positions.ptr<int32_t>(),
-           freqs.ptr<float>(), total, static_cast<int>(half), cos_sin.ptr<float2>());
+    launch(stream,
+           "rope_table",
+           rope_table_kernel,
+           dim3(div_up(total, kThreads)),
+           dim3(kThreads),
+           0,
+           positions.ptr<int32_t>(),
+           freqs.ptr<float>(),
+           total,
+           static_cast<int>(half),
+           cos_sin.ptr<float2>());
 }
 
 void rope(Stream& stream, Tensor x, const Tensor& cos_sin, bool inverse) {
     DI_CHECK(x.dtype == DType::kBF16 && x.ndim == 3 && cos_sin.dtype == DType::kF32);
     const int half = static_cast<int>(cos_sin.dim(1));
     const int64_t total = x.dim(0) * x.dim(1) * half;
-    launch(stream, "rope", rope_kernel, dim3(div_up(total, kThreads)), dim3(kThreads), 0, x.ptr<uint16_t>(), x.stride[0],
-           x.stride[1], static_cast<int>(x.dim(1)), static_cast<int>(x.dim(2)), cos_sin.ptr<float2>(), half, inverse, total);
+    launch(stream,
+           "rope",
+           rope_kernel,
+           dim3(div_up(total, kThreads)),
+           dim3(kThreads),
+           0,
+           x.ptr<uint16_t>(),
+           x.stride[0],
+           x.stride[1],
+           static_cast<int>(x.dim(1)),
+           static_cast<int>(x.dim(2)),
+           cos_sin.ptr<float2>(),
+           half,
+           inverse,
+           total);
 }
 
 }  // namespace deepinfer::cuda

@@ -1,4 +1,5 @@
-// Row-wise addition of fp32 rows: Markov bias onto the base logits, the two halves of the confidence.
+// Row-wise addition of fp32 rows: Markov bias onto the base logits, the two halves of the
+// confidence.
 #pragma once
 
 #include "device/stream.h"

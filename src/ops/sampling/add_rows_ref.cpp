@@ -1,5 +1,4 @@
 #include "ops/sampling/add_rows.h"
-
 #include "ops/twin_math.h"
 
 namespace deepinfer {

@@ -12,8 +12,8 @@ namespace deepinfer {
 /// ids  [num_rows]     i32
 ///
 /// Numerics  exact: every implementation gives the same ids. A row never depends on num_rows.
-/// Edges     num_rows == 0 returns at once. NaN loses against everything; a row without a value above −inf
-///           gives 0, so an id is always in [0, n).
+/// Edges     num_rows == 0 returns at once. NaN loses against everything; a row without a value
+///           above −inf gives 0, so an id is always in [0, n).
 /// Cost      bandwidth bound: num_rows · n elements.
 /// Source    model spec 5.3; tie rule as everywhere: smaller id first (model spec 3.7, 3.9).
 using ArgmaxRowsOp = void (*)(Stream& stream, const Tensor& x, Tensor ids);

@@ -1,7 +1,6 @@
-#include "ops/sampling/argmax_rows.h"
-
 #include <limits>
 
+#include "ops/sampling/argmax_rows.h"
 #include "ops/twin_math.h"
 
 namespace deepinfer {

@@ -1,11 +1,12 @@
 // AMX tile configuration, shared by all AMX kernels of a thread.
 //
-// Tiles 0..3 accumulate (rows × 16 fp32), 4 and 5 hold rows of the left operand (rows × 32 bf16), 6 and 7
-// the right operand (16 pairs of k × 16 columns). Tiles 0, 1, 4 have `rows0` rows, 2, 3, 5 have `rows1`.
+// Tiles 0..3 accumulate (rows × 16 fp32), 4 and 5 hold rows of the left operand (rows × 32 bf16), 6
+// and 7 the right operand (16 pairs of k × 16 columns). Tiles 0, 1, 4 have `rows0` rows, 2, 3, 5
+// have `rows1`.
 //
-// TDPBF16PS adds, per fp32 element, the sum of the 16 even-k products to the sum of the 16 odd-k ones
-// (each an FMA chain from zero in ascending k) and that to the accumulator: one order for every number
-// of rows, which is what batch invariance needs. Denormals are flushed.
+// TDPBF16PS adds, per fp32 element, the sum of the 16 even-k products to the sum of the 16 odd-k
+// ones (each an FMA chain from zero in ascending k) and that to the accumulator: one order for
+// every number of rows, which is what batch invariance needs. Denormals are flushed.
 #pragma once
 
 #include <immintrin.h>
@@ -33,7 +34,9 @@ inline void configure_tiles(int rows0, int rows1) {
     TileConfig c;
     for (int t = 0; t < 8; ++t) {
         c.colsb[t] = 64;
-        c.rows[t] = static_cast<uint8_t>(t >= 6 ? 16 : (t == 2 || t == 3 || t == 5) ? rows1 : rows0);
+        c.rows[t] = static_cast<uint8_t>(t >= 6                         ? 16
+                                         : (t == 2 || t == 3 || t == 5) ? rows1
+                                                                        : rows0);
     }
     _tile_loadconfig(&c);
     current = key;

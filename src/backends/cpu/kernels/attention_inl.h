@@ -1,9 +1,10 @@
 // Sparse attention of one query row, all heads together, fp32.
 //
-// A block of 64 list entries alone gives maximum, sum and values (`attend_block`): its rows are widened
-// once into scratch; scores are kLanes chains over dh and the fixed tree; the value product is one chain
-// over the list per output element. `merge_block` adds blocks to the row's state in list order. Heads and
-// keys are processed in small tiles that do not show in the bits; blocks may be computed anywhere.
+// A block of 64 list entries alone gives maximum, sum and values (`attend_block`): its rows are
+// widened once into scratch; scores are kLanes chains over dh and the fixed tree; the value product
+// is one chain over the list per output element. `merge_block` adds blocks to the row's state in
+// list order. Heads and keys are processed in small tiles that do not show in the bits; blocks may
+// be computed anywhere.
 #pragma once
 
 #include "backends/cpu/kernels/cache_rows_inl.h"
@@ -42,9 +43,11 @@ DI_INLINE void score_tile(const float* q, const float* keys, int64_t dh, float s
 }
 
 template <int H>
-DI_INLINE void score_heads(const float* q, const float* keys, int64_t n, int64_t dh, float scale, float* p) {
+DI_INLINE void score_heads(
+    const float* q, const float* keys, int64_t n, int64_t dh, float scale, float* p) {
     int64_t j = 0;
-    for (; j + kKeyTile <= n; j += kKeyTile) score_tile<H, kKeyTile>(q, keys + j * dh, dh, scale, p + j);
+    for (; j + kKeyTile <= n; j += kKeyTile)
+        score_tile<H, kKeyTile>(q, keys + j * dh, dh, scale, p + j);
     for (; j < n; ++j) score_tile<H, 1>(q, keys + j * dh, dh, scale, p + j);
 }
 
@@ -111,7 +114,8 @@ inline void attend_block(const AttentionArgs& a, int64_t block, float* scratch, 
     float* o = part + 2 * heads;
     for (; h + kHeadTile <= heads; h += kHeadTile) {
         score_heads<kHeadTile>(q + h * dh, keys, n, dh, a.scale, p);
-        for (int i = 0; i < kHeadTile; ++i) softmax_block(p + i * kKeyBlock, n, part + h + i, part + heads + h + i);
+        for (int i = 0; i < kHeadTile; ++i)
+            softmax_block(p + i * kKeyBlock, n, part + h + i, part + heads + h + i);
         value_heads<kHeadTile>(p, keys, n, dh, o + h * dh);
     }
     for (; h < heads; ++h) {
@@ -141,11 +145,14 @@ inline void finish_row(const float* state, int64_t heads, int64_t dh, uint16_t* 
     for (int64_t h = 0; h < heads; ++h) {
         const F total = vset(state[heads + h]);
         const float* o = state + 2 * heads + h * dh;
-        for (int64_t d = 0; d < dh; d += kLanes) vstore_bf16(out + h * dh + d, vload(o + d) / total);
+        for (int64_t d = 0; d < dh; d += kLanes)
+            vstore_bf16(out + h * dh + d, vload(o + d) / total);
     }
 }
 
-constexpr AttentionKernels attention_kernels() { return {&attend_block, &merge_block, &finish_row}; }
+constexpr AttentionKernels attention_kernels() {
+    return {&attend_block, &merge_block, &finish_row};
+}
 
 }  // namespace
 }  // namespace deepinfer::cpu

@@ -41,7 +41,8 @@ inline void widen_window_row(const uint8_t* row, int64_t dim, float* out) {
         const uint8_t e = row[dim + b / 32];
 #if defined(__AVX2__)
         const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + b));
-        const __m256i is_nan = _mm256_cmpeq_epi8(_mm256_and_si256(codes, _mm256_set1_epi8(0x7F)), _mm256_set1_epi8(0x7F));
+        const __m256i is_nan = _mm256_cmpeq_epi8(_mm256_and_si256(codes, _mm256_set1_epi8(0x7F)),
+                                                 _mm256_set1_epi8(0x7F));
         if (e >= 16 && e <= 240 && _mm256_testz_si256(is_nan, is_nan)) {
             const F s = vset(scale_value(e, 8));
             const F32x32 w = Fp8Panel::row(row + b, 0);
@@ -63,7 +64,8 @@ inline void widen_entry(const uint8_t* row, int64_t dim, float* out) {
 #if defined(__AVX2__)
         const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
         // Even dims are low nibbles; fp4_decode ignores what stands above the low four bits.
-        const __m128i nibbles = _mm_unpacklo_epi8(bytes, _mm_and_si128(_mm_srli_epi16(bytes, 4), _mm_set1_epi8(15)));
+        const __m128i nibbles =
+            _mm_unpacklo_epi8(bytes, _mm_and_si128(_mm_srli_epi16(bytes, 4), _mm_set1_epi8(15)));
 #if defined(__AVX512F__)
         vstore(out + b, fp4_decode(_mm512_cvtepu8_epi32(nibbles)) * vset(s));
 #else

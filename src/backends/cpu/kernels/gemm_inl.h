@@ -1,9 +1,9 @@
 // GEMM over packed panels by outer products: broadcast one activation, multiply 32 weights.
 //
-// Included once per ISA file. Every output element has one chain: 32 products of a k block in ascending
-// k from zero, then that partial sum is added to c. A power-of-two scale applied to the weights or to
-// the partial sum gives the same bits, so few rows widen in registers (`gemm_few`) and many rows widen a
-// 32 × 32 tile once into L1 (`gemm_many`).
+// Included once per ISA file. Every output element has one chain: 32 products of a k block in
+// ascending k from zero, then that partial sum is added to c. A power-of-two scale applied to the
+// weights or to the partial sum gives the same bits, so few rows widen in registers (`gemm_few`)
+// and many rows widen a 32 × 32 tile once into L1 (`gemm_many`).
 #pragma once
 
 #include "backends/cpu/kernels/kernels.h"
@@ -44,10 +44,25 @@ constexpr Fp8Tables make_fp8() {
 }
 // Codes 0x7F and 0xFF (NaN) do not reach the kernels: pack.cpp leaves such weights to the twin.
 constexpr Fp8Tables kFp8Table = make_fp8();
-alignas(64) constexpr Fp4Tables kFp4Table = {{0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, 0.0f,
-                                              -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f}};
+alignas(64) constexpr Fp4Tables kFp4Table = {{0.0f,
+                                              0.5f,
+                                              1.0f,
+                                              1.5f,
+                                              2.0f,
+                                              3.0f,
+                                              4.0f,
+                                              6.0f,
+                                              0.0f,
+                                              -0.5f,
+                                              -1.0f,
+                                              -1.5f,
+                                              -2.0f,
+                                              -3.0f,
+                                              -4.0f,
+                                              -6.0f}};
 
-/// 2^(byte - 127) · 2^extra. Packed scales are in 27..227 (pack.cpp), so this never leaves the normals.
+/// 2^(byte - 127) · 2^extra. Packed scales are in 27..227 (pack.cpp), so this never leaves the
+/// normals.
 DI_INLINE float scale_value(uint8_t byte, int extra) {
     const int32_t u = (static_cast<int32_t>(byte) + extra) << 23;
     float f;
@@ -55,7 +70,8 @@ DI_INLINE float scale_value(uint8_t byte, int extra) {
     return f;
 }
 
-// ---- formats: one weight row k of a 32 × 32 block, unscaled, and the block's scales ----------------
+// ---- formats: one weight row k of a 32 × 32 block, unscaled, and the block's scales
+// ----------------
 
 struct Fp8Panel {
     static constexpr int kBlockBytes = 32 * kBlockK;
@@ -66,9 +82,10 @@ struct Fp8Panel {
         const uint8_t* p = block + 32 * k;
         F32x32 r;
 #if defined(__AVX512F__)
-        // e4m3 s eeee mmm at the top of a word, shifted right by one arithmetically, bit 14 cleared: a
-        // half-precision number with the exponent 8 too small, subnormals included.
-        const __m512i w = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+        // e4m3 s eeee mmm at the top of a word, shifted right by one arithmetically, bit 14
+        // cleared: a half-precision number with the exponent 8 too small, subnormals included.
+        const __m512i w =
+            _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
         const __m512i h = _mm512_and_si512(_mm512_srai_epi16(_mm512_slli_epi16(w, 8), 1),
                                            _mm512_set1_epi16(static_cast<int16_t>(0xBF80)));
         r.v[0] = _mm512_cvtph_ps(_mm512_castsi512_si256(h));
@@ -76,7 +93,8 @@ struct Fp8Panel {
 #elif defined(__AVX2__)
         DI_UNROLL
         for (int i = 0; i < 2; ++i) {
-            const __m256i w = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16 * i)));
+            const __m256i w =
+                _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16 * i)));
             const __m256i h = _mm256_and_si256(_mm256_srai_epi16(_mm256_slli_epi16(w, 8), 1),
                                                _mm256_set1_epi16(static_cast<int16_t>(0xBF80)));
             r.v[2 * i] = _mm256_cvtph_ps(_mm256_castsi256_si128(h));
@@ -126,8 +144,10 @@ struct Fp4Panel {
             const float* t = kFp4Table.value;
             uint32_t w[4];
             __builtin_memcpy(w, p + 16 * i, 16);
-            r.v[i] = _mm_setr_ps(t[(w[0] >> shift) & 15u], t[(w[1] >> shift) & 15u],
-                                 t[(w[2] >> shift) & 15u], t[(w[3] >> shift) & 15u]);
+            r.v[i] = _mm_setr_ps(t[(w[0] >> shift) & 15u],
+                                 t[(w[1] >> shift) & 15u],
+                                 t[(w[2] >> shift) & 15u],
+                                 t[(w[3] >> shift) & 15u]);
 #endif
         }
         return r;
@@ -162,7 +182,8 @@ struct Bf16Panel {
             const int lane = i * kLanes;
             const uint8_t* p = (lane < 16 ? half0 : half1) + (k >> 1) * 64 + 4 * (lane & 15);
             const I d = iload(p);
-            r.v[i] = as_f((k & 1) == 0 ? isll<16>(d) : iand(d, iset(static_cast<int32_t>(0xFFFF0000u))));
+            r.v[i] =
+                as_f((k & 1) == 0 ? isll<16>(d) : iand(d, iset(static_cast<int32_t>(0xFFFF0000u))));
         }
         return r;
     }
@@ -173,7 +194,9 @@ template <typename Format>
 struct Blocks {
     const uint8_t* panel;
     int64_t k;
-    DI_INLINE F32x32 row(int64_t kb, int i) const { return Format::row(panel + kb * Format::kBlockBytes, i); }
+    DI_INLINE F32x32 row(int64_t kb, int i) const {
+        return Format::row(panel + kb * Format::kBlockBytes, i);
+    }
     DI_INLINE F32x32 scale(int64_t kb) const {
         return Format::scale(panel + k / kBlockK * Format::kBlockBytes + kb * Format::kScaleBytes);
     }
@@ -188,7 +211,8 @@ struct Blocks<Bf16Panel> {
     }
 };
 
-// ---- many rows: tile in L1 -------------------------------------------------------------------------
+// ---- many rows: tile in L1
+// -------------------------------------------------------------------------
 
 /// c[r, :] += Σ_{i < 32} x[r, i] · tile[i, :] for R rows.
 template <int R>
@@ -205,7 +229,8 @@ DI_INLINE void tile_rows(const float* x, int64_t ldx, const float* tile, float* 
         for (int k = 0; k < kBlockK; ++k) {
             F w[kChunk];
             DI_UNROLL
-            for (int i = 0; i < kChunk; ++i) w[i] = vload(tile + kPanelRows * k + (first + i) * kLanes);
+            for (int i = 0; i < kChunk; ++i)
+                w[i] = vload(tile + kPanelRows * k + (first + i) * kLanes);
             DI_UNROLL
             for (int r = 0; r < R; ++r) {
                 const F a = vset(x[r * ldx + k]);
@@ -224,10 +249,12 @@ DI_INLINE void tile_rows(const float* x, int64_t ldx, const float* tile, float* 
     }
 }
 
-DI_INLINE void tile_all(const float* x, int64_t ldx, int64_t num_rows, const float* tile, float* c) {
+DI_INLINE void tile_all(
+    const float* x, int64_t ldx, int64_t num_rows, const float* tile, float* c) {
     constexpr int kMax = kLanes == 16 ? 12 : kLanes == 8 ? 3 : 2;
     int64_t r = 0;
-    for (; r + kMax <= num_rows; r += kMax) tile_rows<kMax>(x + r * ldx, ldx, tile, c + r * kPanelRows);
+    for (; r + kMax <= num_rows; r += kMax)
+        tile_rows<kMax>(x + r * ldx, ldx, tile, c + r * kPanelRows);
     if constexpr (kMax == 12) {
         if (r + 8 <= num_rows) {
             tile_rows<8>(x + r * ldx, ldx, tile, c + r * kPanelRows);
@@ -257,7 +284,8 @@ void gemm_many(const GemmArgs& a) {
             for (int k = 0; k < kBlockK; ++k) {
                 const F32x32 w = blocks.row(kb, k);
                 DI_UNROLL
-                for (int i = 0; i < kV; ++i) vstore(tile + kPanelRows * k + i * kLanes, w.v[i] * s.v[i]);
+                for (int i = 0; i < kV; ++i)
+                    vstore(tile + kPanelRows * k + i * kLanes, w.v[i] * s.v[i]);
             }
         } else {
             DI_UNROLL
@@ -271,7 +299,8 @@ void gemm_many(const GemmArgs& a) {
     }
 }
 
-// ---- few rows: widen in registers ------------------------------------------------------------------
+// ---- few rows: widen in registers
+// ------------------------------------------------------------------
 
 template <typename Format, int R>
 void gemm_few(const GemmArgs& a) {

@@ -32,7 +32,8 @@ inline void widen_keys(const uint8_t* const* keys, int64_t di, float* panel) {
     }
 }
 
-/// kBf16 panel: half (16 keys), pair of dims, key, dim of the pair. Products e2m1 · 2^e are exact in bf16.
+/// kBf16 panel: half (16 keys), pair of dims, key, dim of the pair. Products e2m1 · 2^e are exact
+/// in bf16.
 inline void widen_keys_bf16(const uint8_t* const* keys, int64_t di, uint16_t* panel) {
     for (int lane0 = 0; lane0 < kPanelRows; lane0 += kLanes) {
         uint16_t* half = panel + lane0 / 16 * di * 16 + lane0 % 16 * 2;
@@ -53,7 +54,9 @@ inline void widen_keys_bf16(const uint8_t* const* keys, int64_t di, uint16_t* pa
                 I d = iload(words);
                 for (int t = 0; t < 8; t += 2) {
                     const I even = as_i(fp4_decode(d) * s), odd = as_i(fp4_decode(isrl<4>(d)) * s);
-                    vstore(reinterpret_cast<float*>(half + (g + t) / 2 * 32), as_f(ior(isrl<16>(even), iand(odd, iset(static_cast<int32_t>(0xFFFF0000u))))));
+                    vstore(reinterpret_cast<float*>(half + (g + t) / 2 * 32),
+                           as_f(ior(isrl<16>(even),
+                                    iand(odd, iset(static_cast<int32_t>(0xFFFF0000u))))));
                     d = isrl<8>(d);
                 }
             }
@@ -77,7 +80,9 @@ inline void head_sum(const float* dots, const float* hw, int64_t heads, float* s
     for (int i = 0; i < kV; ++i) vstore(scores + i * kLanes, acc[i]);
 }
 
-constexpr IndexKernels index_kernels() { return {&widen_keys_bf16, &widen_keys, &head_sum}; }
+constexpr IndexKernels index_kernels() {
+    return {&widen_keys_bf16, &widen_keys, &head_sum};
+}
 
 }  // namespace
 }  // namespace deepinfer::cpu

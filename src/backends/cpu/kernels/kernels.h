@@ -1,9 +1,9 @@
 // The kernels of one ISA level, as plain functions over pointers.
 //
-// The op wrappers (src/ops/*/*_cpu.cpp) check shapes, split work over threads and call these; the ISA
-// files (*_cpu.cpp, *_avx2.cpp, *_avx512.cpp, *_amx.cpp) fill them in from the sources in this folder.
-// Only plain structs here: a function defined in this header would be compiled with ISA flags and
-// could be picked by the linker for the baseline.
+// The op wrappers (src/ops/*/*_cpu.cpp) check shapes, split work over threads and call these; the
+// ISA files (*_cpu.cpp, *_avx2.cpp, *_avx512.cpp, *_amx.cpp) fill them in from the sources in this
+// folder. Only plain structs here: a function defined in this header would be compiled with ISA
+// flags and could be picked by the linker for the baseline.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +23,14 @@ constexpr int64_t kMaxPanelK = 8192;
 ///           k = 2t, nibble 16 + 4t holds k = 2t + 1 (one shift serves a bf16 pair)
 ///   kBf16   two halves of 16 rows, each k/2 × [16 pairs (k, k + 1)]
 ///   kF32    k × [32 floats]
-///   kFp8Pair  two halves of 16 rows, each k/4 × [64 codes in the order of pack.cpp]; then k/32 E8M0 (AMX)
+///   kFp8Pair  two halves of 16 rows, each k/4 × [64 codes in the order of pack.cpp]; then k/32
+///             E8M0, then k/32 marks of blocks with a zero or subnormal code (AMX)
 enum class PanelFormat : uint8_t { kFp8, kFp4, kBf16, kF32, kFp8Pair };
 
 /// c[m, 0..31] = Σ_k x[m, k] · panel[k, 0..31] for num_rows rows.
 ///
-/// One order for every row count: blocks of 32 k ascending; inside a block k ascending from zero, then
-/// the block's partial sum is added to c.
+/// One order for every row count: blocks of 32 k ascending; inside a block k ascending from zero,
+/// then the block's partial sum is added to c.
 struct GemmArgs {
     const float* x = nullptr;          ///< [num_rows, k] fp32 (FMA levels)
     const uint16_t* x_bf16 = nullptr;  ///< the same as bf16 (AMX level)
@@ -48,7 +49,8 @@ struct LinearKernels {
 
 struct RowKernels {
     /// out = x · rsqrt(mean(x²) + eps) · weight
-    void (*rms_norm)(const uint16_t* x, const float* weight, float eps, int64_t n, uint16_t* out) = nullptr;
+    void (*rms_norm)(const uint16_t* x, const float* weight, float eps, int64_t n, uint16_t* out) =
+        nullptr;
     /// bf16 row → fp32 row
     void (*widen)(const uint16_t* x, int64_t n, float* out) = nullptr;
     /// fp32 row → bf16 row
@@ -56,30 +58,54 @@ struct RowKernels {
     /// q8 and q4m fake quantization of a row (k % 32 == 0); out may be x
     void (*quant_q8)(const uint16_t* x, int64_t k, uint16_t* out) = nullptr;
     void (*quant_q4m)(const uint16_t* x, int64_t k, uint16_t* out) = nullptr;
-    /// packed cache rows (tensor/quant_block.h): q8 codes and scales, q4m and q4n nibbles and scales
+    /// packed cache rows (tensor/quant_block.h): q8 codes and scales, q4m and q4n nibbles and
+    /// scales
     void (*pack_q8)(const uint16_t* x, int64_t k, uint8_t* row) = nullptr;
     void (*pack_q4m)(const uint16_t* x, int64_t k, uint8_t* row) = nullptr;
     void (*pack_q4n)(const uint16_t* x, int64_t k, uint8_t* row) = nullptr;
     /// rotates adjacent pairs of d values; cs = rd/2 pairs (cos, sin)
     void (*rope)(uint16_t* x, const float* cs, int64_t rd, float sign) = nullptr;
-    /// bf16(silu(min(g, limit)) · clamp(up) · w); gate and up are rounded to bf16 first; n % 16 == 0
-    void (*swiglu)(const float* gate, const float* up, float w, float limit, int64_t n, uint16_t* out) = nullptr;
+    /// bf16(silu(min(g, limit)) · clamp(up) · w); gate and up are rounded to bf16 first; n % 16 ==
+    /// 0
+    void (*swiglu)(const float* gate,
+                   const float* up,
+                   float w,
+                   float limit,
+                   int64_t n,
+                   uint16_t* out) = nullptr;
 };
 
 constexpr int kMixRows = 4;  ///< rows that share one pass over fn
 
 struct MhcKernels {
-    /// m[r, o] = Σ fn[o, i] · x[r, i] and squares[r] = Σ x[r, i]² for up to kMixRows rows; n % 16 == 0;
-    /// wide is scratch for num_rows · n floats
-    void (*mix_sums)(const uint16_t* x, int64_t ldx, int num_rows, const float* fn, int64_t n, int num_out, float* wide, float* m,
+    /// m[r, o] = Σ fn[o, i] · x[r, i] and squares[r] = Σ x[r, i]² for up to kMixRows rows; n % 16
+    /// == 0; wide is scratch for num_rows · n floats
+    void (*mix_sums)(const uint16_t* x,
+                     int64_t ldx,
+                     int num_rows,
+                     const float* fn,
+                     int64_t n,
+                     int num_out,
+                     float* wide,
+                     float* m,
                      float* squares) = nullptr;
     /// out = Σ_s pre[s] · x[s, :]
-    void (*collapse)(const uint16_t* x, const float* pre, int hc, int64_t d, uint16_t* out) = nullptr;
+    void (*collapse)(const uint16_t* x, const float* pre, int hc, int64_t d, uint16_t* out) =
+        nullptr;
     /// out[k] = post[k] · y + Σ_j comb[j, k] · x[j]
-    void (*expand)(const uint16_t* y, const uint16_t* x, const float* post, const float* comb, int hc,
-                   int64_t d, uint16_t* out) = nullptr;
+    void (*expand)(const uint16_t* y,
+                   const uint16_t* x,
+                   const float* post,
+                   const float* comb,
+                   int hc,
+                   int64_t d,
+                   uint16_t* out) = nullptr;
     /// The three sums of one Engram stream: Σ x², Σ key², Σ x · (q · k) · key
-    void (*engram_sums)(const uint16_t* x, const uint16_t* key, const float* q, const float* k, int64_t d,
+    void (*engram_sums)(const uint16_t* x,
+                        const uint16_t* key,
+                        const float* q,
+                        const float* k,
+                        int64_t d,
                         float* sums) = nullptr;
     /// x += gate · value
     void (*add_scaled)(uint16_t* x, const uint16_t* value, float gate, int64_t d) = nullptr;
@@ -89,35 +115,39 @@ struct MhcKernels {
 
 /// One query row over its key list.
 struct AttentionArgs {
-    const uint16_t* q = nullptr;           ///< [heads, dh] bf16
+    const uint16_t* q = nullptr;  ///< [heads, dh] bf16
     int64_t heads = 0, dh = 0;
     const uint8_t* const* rows = nullptr;  ///< packed rows in list order: window rows, then entries
     int64_t num_window = 0, num_rows = 0;
     float scale = 0;
 };
 constexpr int kKeyBlock = 64;  ///< list entries of one softmax block
-/// Floats of a block's result or of a row's state: maxima [heads], sums [heads], values [heads, dh].
-constexpr int64_t attention_part_floats(int64_t heads, int64_t dh) { return heads * (dh + 2); }
+/// Floats of a block's result or of a row's state: maxima [heads], sums [heads], values [heads,
+/// dh].
+constexpr int64_t attention_part_floats(int64_t heads, int64_t dh) {
+    return heads * (dh + 2);
+}
 constexpr int64_t attention_scratch_floats(int64_t heads, int64_t dh) {
     return kKeyBlock * (2 * dh + 64) + heads * (2 * dh + 4 * kKeyBlock);
 }
 
-/// Consecutive rows of one sequence that share their keys: windows on one run of positions, entry lists
-/// that are prefixes of one list.
+/// Consecutive rows of one sequence that share their keys: windows on one run of positions, entry
+/// lists that are prefixes of one list.
 struct AttentionGroup {
     const uint16_t* q = nullptr;  ///< row r at q + r · ld_q: [heads, dh] bf16
     int64_t ld_q = 0;
     int64_t heads = 0, dh = 0;
-    int64_t num_rows = 0;                     ///< 1 .. kGroupRows
-    int64_t first_position = 0;               ///< of row 0
-    const int64_t* lowest = nullptr;          ///< [num_rows] first window position of each row, ascending
-    const uint8_t* const* window = nullptr;   ///< packed rows of positions lowest[0] .. first_position + num_rows − 1
+    int64_t num_rows = 0;             ///< 1 .. kGroupRows
+    int64_t first_position = 0;       ///< of row 0
+    const int64_t* lowest = nullptr;  ///< [num_rows] first window position of each row, ascending
+    const uint8_t* const* window =
+        nullptr;  ///< packed rows of positions lowest[0] .. first_position + num_rows − 1
     const uint8_t* const* entries = nullptr;  ///< packed entries of the longest list
     const int64_t* num_entries = nullptr;     ///< [num_rows] prefix of `entries` that a row sees
     const float* sink = nullptr;              ///< [heads]
     float scale = 0;
-    uint8_t* scratch = nullptr;               ///< group_scratch_bytes(heads, dh), 64-byte aligned
-    uint16_t* out = nullptr;                  ///< row r at out + r · ld_out
+    uint8_t* scratch = nullptr;  ///< group_scratch_bytes(heads, dh), 64-byte aligned
+    uint16_t* out = nullptr;     ///< row r at out + r · ld_out
     int64_t ld_out = 0;
 };
 constexpr int kGroupRows = 32;
@@ -128,7 +158,10 @@ constexpr int64_t group_scratch_bytes(int64_t heads, int64_t dh) {
 
 struct AttentionKernels {
     /// part = list entries [64 · block, 64 · block + 64) alone
-    void (*attend_block)(const AttentionArgs& a, int64_t block, float* scratch, float* part) = nullptr;
+    void (*attend_block)(const AttentionArgs& a,
+                         int64_t block,
+                         float* scratch,
+                         float* part) = nullptr;
     /// state ⊕= part. A new state is (sink, 1, 0): the sink is an entry without a value.
     void (*merge_block)(float* state, const float* part, int64_t heads, int64_t dh) = nullptr;
     /// out [heads, dh] bf16 = values / sums
@@ -161,10 +194,10 @@ struct Kernels {
 };
 
 // One definition per level and op folder; the level's table is put together in kernel_tables.cpp.
-#define DI_DECLARE_KERNELS(level)                   \
-    extern const LinearKernels kLinear_##level;     \
-    extern const RowKernels kRows_##level;          \
-    extern const MhcKernels kMhc_##level;           \
+#define DI_DECLARE_KERNELS(level)                     \
+    extern const LinearKernels kLinear_##level;       \
+    extern const RowKernels kRows_##level;            \
+    extern const MhcKernels kMhc_##level;             \
     extern const AttentionKernels kAttention_##level; \
     extern const IndexKernels kIndex_##level;
 DI_DECLARE_KERNELS(baseline)

@@ -7,8 +7,8 @@
 namespace deepinfer::cpu {
 namespace {
 
-/// G outputs of R rows at once. Each output has kLanes chains over i and the fixed tree of vsum at the end,
-/// so neither grouping shows in the bits.
+/// G outputs of R rows at once. Each output has kLanes chains over i and the fixed tree of vsum at
+/// the end, so neither grouping shows in the bits.
 template <int R, int G>
 DI_INLINE void mix_group(const float* x, const float* fn, int64_t n, float* m, int num_out) {
     F acc[R][G];
@@ -59,13 +59,24 @@ inline float sum_of_squares(const float* x, int64_t n) {
     return vsum((s[0] + s[1]) + (s[2] + s[3]));
 }
 
-inline void mix_sums(const uint16_t* x, int64_t ldx, int num_rows, const float* fn, int64_t n, int num_out, float* wide, float* m, float* squares) {
+inline void mix_sums(const uint16_t* x,
+                     int64_t ldx,
+                     int num_rows,
+                     const float* fn,
+                     int64_t n,
+                     int num_out,
+                     float* wide,
+                     float* m,
+                     float* squares) {
     for (int r = 0; r < num_rows; ++r) {
-        for (int64_t i = 0; i < n; i += kLanes) vstore(wide + r * n + i, vload_bf16(x + r * ldx + i));
+        for (int64_t i = 0; i < n; i += kLanes)
+            vstore(wide + r * n + i, vload_bf16(x + r * ldx + i));
         squares[r] = sum_of_squares(wide + r * n, n);
     }
-    if (num_rows == kMixRows) return mix_rows<kMixRows, kLanes == 16 ? 6 : 2>(wide, fn, n, num_out, m);
-    for (int r = 0; r < num_rows; ++r) mix_rows<1, kLanes == 16 ? 24 : 12>(wide + r * n, fn, n, num_out, m + r * num_out);
+    if (num_rows == kMixRows)
+        return mix_rows < kMixRows, kLanes == 16 ? 6 : 2 > (wide, fn, n, num_out, m);
+    for (int r = 0; r < num_rows; ++r)
+        mix_rows<1, kLanes == 16 ? 24 : 12>(wide + r * n, fn, n, num_out, m + r * num_out);
 }
 
 inline void collapse(const uint16_t* x, const float* pre, int hc, int64_t d, uint16_t* out) {
@@ -77,7 +88,12 @@ inline void collapse(const uint16_t* x, const float* pre, int hc, int64_t d, uin
 }
 
 template <int HC>
-DI_INLINE void expand_hc(const uint16_t* y, const uint16_t* x, const float* post, const float* comb, int64_t d, uint16_t* out) {
+DI_INLINE void expand_hc(const uint16_t* y,
+                         const uint16_t* x,
+                         const float* post,
+                         const float* comb,
+                         int64_t d,
+                         uint16_t* out) {
     for (int64_t i = 0; i < d; i += kLanes) {
         const F v = vload_bf16(y + i);
         F xs[HC];
@@ -93,18 +109,30 @@ DI_INLINE void expand_hc(const uint16_t* y, const uint16_t* x, const float* post
     }
 }
 
-inline void expand(const uint16_t* y, const uint16_t* x, const float* post, const float* comb, int hc, int64_t d, uint16_t* out) {
+inline void expand(const uint16_t* y,
+                   const uint16_t* x,
+                   const float* post,
+                   const float* comb,
+                   int hc,
+                   int64_t d,
+                   uint16_t* out) {
     if (hc == 4) return expand_hc<4>(y, x, post, comb, d, out);
     for (int k = 0; k < hc; ++k) {
         for (int64_t i = 0; i < d; i += kLanes) {
             F a = vset(post[k]) * vload_bf16(y + i);
-            for (int j = 0; j < hc; ++j) a = vfma(vset(comb[j * hc + k]), vload_bf16(x + j * d + i), a);
+            for (int j = 0; j < hc; ++j)
+                a = vfma(vset(comb[j * hc + k]), vload_bf16(x + j * d + i), a);
             vstore_bf16(out + k * d + i, a);
         }
     }
 }
 
-inline void engram_sums(const uint16_t* x, const uint16_t* key, const float* q, const float* k, int64_t d, float* sums) {
+inline void engram_sums(const uint16_t* x,
+                        const uint16_t* key,
+                        const float* q,
+                        const float* k,
+                        int64_t d,
+                        float* sums) {
     F xx = vzero(), kk = vzero(), xk = vzero();
     for (int64_t i = 0; i < d; i += kLanes) {
         const F a = vload_bf16(x + i), b = vload_bf16(key + i);
@@ -131,7 +159,9 @@ inline void sum_rows(const uint16_t* const* rows, int64_t n, int64_t d, uint16_t
     }
 }
 
-constexpr MhcKernels mhc_kernels() { return {&mix_sums, &collapse, &expand, &engram_sums, &add_scaled, &sum_rows}; }
+constexpr MhcKernels mhc_kernels() {
+    return {&mix_sums, &collapse, &expand, &engram_sums, &add_scaled, &sum_rows};
+}
 
 }  // namespace
 }  // namespace deepinfer::cpu

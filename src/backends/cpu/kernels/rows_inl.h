@@ -7,7 +7,8 @@
 namespace deepinfer::cpu {
 namespace {
 
-inline void rms_norm_row(const uint16_t* x, const float* weight, float eps, int64_t n, uint16_t* out) {
+inline void rms_norm_row(
+    const uint16_t* x, const float* weight, float eps, int64_t n, uint16_t* out) {
     F s = vzero();
     for (int64_t i = 0; i < n; i += kLanes) {
         const F v = vload_bf16(x + i);
@@ -64,7 +65,8 @@ DI_INLINE F copy_sign(F magnitude, F sign) {
 DI_INLINE F round_e4m3(F y) {
     const F a = vmin(vset(448.0f), vabs(y));
     const I m = as_i(a);
-    const F normal = as_f(iand(iadd(iadd(m, iset(0x7FFFF)), iand(isrl<20>(m), iset(1))), iset(static_cast<int32_t>(0xFFF00000u))));
+    const F normal = as_f(iand(iadd(iadd(m, iset(0x7FFFF)), iand(isrl<20>(m), iset(1))),
+                               iset(static_cast<int32_t>(0xFFF00000u))));
     const F sub = (a + vset(16384.0f)) - vset(16384.0f);  // steps of 2^-9
     return vsel(vlt(a, vset(0.015625f)), sub, normal);
 }
@@ -73,7 +75,8 @@ DI_INLINE F round_e4m3(F y) {
 DI_INLINE F round_e2m1(F y) {
     const F a = vmin(vset(6.0f), vabs(y));
     const I m = as_i(a);
-    const F normal = as_f(iand(iadd(iadd(m, iset(0x1FFFFF)), iand(isrl<22>(m), iset(1))), iset(static_cast<int32_t>(0xFFC00000u))));
+    const F normal = as_f(iand(iadd(iadd(m, iset(0x1FFFFF)), iand(isrl<22>(m), iset(1))),
+                               iset(static_cast<int32_t>(0xFFC00000u))));
     const F low = (a + vset(4194304.0f)) - vset(4194304.0f);  // steps of 0.5
     return vsel(vnan(y), vzero(), vsel(vlt(a, vset(1.0f)), low, normal));
 }
@@ -149,9 +152,11 @@ inline void pack_q8_row(const uint16_t* x, int64_t k, uint8_t* row) {
 
 /// E2M1 codes of magnitudes from round_e2m1 and the sign of x (kept on zeros): 0..15 per lane.
 DI_INLINE I e2m1_codes(F magnitude, F x) {
-    // Twice the magnitude is 0, 1, 2, 3, 4, 6, 8 or 12; from 4 on every second or fourth is missing.
+    // Twice the magnitude is 0, 1, 2, 3, 4, 6, 8 or 12; from 4 on every second or fourth is
+    // missing.
     const I n = vround(magnitude * vset(2.0f));
-    const I upper = isel(vlt(vset(3.5f), magnitude), iadd(isrl<2>(n), iset(4)), iadd(isrl<1>(n), iset(2)));
+    const I upper =
+        isel(vlt(vset(3.5f), magnitude), iadd(isrl<2>(n), iset(4)), iadd(isrl<1>(n), iset(2)));
     const I code = isel(vlt(vset(1.75f), magnitude), upper, n);
     return ior(code, isll<3>(isrl<31>(as_i(x))));
 }
@@ -180,7 +185,8 @@ inline void pack_q4m_row(const uint16_t* x, int64_t k, uint8_t* row) {
         const float amax = block_amax(v), least = 6.0f * 0x1p-126f;
         const int e = scale_byte(amax > least ? amax : least, 1.0f / 6.0f);
         row[k / 2 + b / kBlock] = static_cast<uint8_t>(e);
-        // A NaN scale makes every quotient NaN, whose code is its sign alone: as if the inverse were 0.
+        // A NaN scale makes every quotient NaN, whose code is its sign alone: as if the inverse
+        // were 0.
         const F inverse = vset(e >= kNanScale ? 0.0f : pow2_of(254 - e));
         I codes[kBlockV];
         DI_UNROLL
@@ -219,7 +225,8 @@ inline void pack_q4n_row(const uint16_t* x, int64_t k, uint8_t* row) {
             const float amax = vhmax(a), least = 6.0f * 0x1p-9f;
             const uint8_t c = e4m3_scale((amax > least ? amax : least) / 6.0f);
             row[k / 2 + b / 16 + half] = c;
-            const F scale = vset(e4m3_scale_value(c));  // a true division: the scale is no power of two
+            const F scale =
+                vset(e4m3_scale_value(c));  // a true division: the scale is no power of two
             DI_UNROLL
             for (int i = 0; i < kHalfV; ++i) {
                 const F y = v[half * kHalfV + i];
@@ -238,7 +245,8 @@ inline void rope_row(uint16_t* x, const float* cs, int64_t rd, float sign) {
     }
 }
 
-inline void swiglu_row(const float* gate, const float* up, float w, float limit, int64_t n, uint16_t* out) {
+inline void swiglu_row(
+    const float* gate, const float* up, float w, float limit, int64_t n, uint16_t* out) {
     const F top = vset(limit), bottom = vset(-limit), weight = vset(w);
     for (int64_t i = 0; i < n; i += kLanes) {
         F g = round_bf16(vload(gate + i)), u = round_bf16(vload(up + i));
@@ -251,8 +259,16 @@ inline void swiglu_row(const float* gate, const float* up, float w, float limit,
 }
 
 constexpr RowKernels row_kernels() {
-    return {&rms_norm_row, &widen_row,   &narrow_row, &quant_q8_row,
-            &quant_q4m_row, &pack_q8_row, &pack_q4m_row, &pack_q4n_row, &rope_row,   &swiglu_row};
+    return {&rms_norm_row,
+            &widen_row,
+            &narrow_row,
+            &quant_q8_row,
+            &quant_q4m_row,
+            &pack_q8_row,
+            &pack_q4m_row,
+            &pack_q4n_row,
+            &rope_row,
+            &swiglu_row};
 }
 
 }  // namespace

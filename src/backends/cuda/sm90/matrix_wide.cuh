@@ -1,12 +1,14 @@
 // The wide matrix core (Hopper): packed weight tiles times 16 .. 128 activation rows on wgmma.
 //
-// Two warpgroups of 64 weight rows each share the activation rows. Weights are the A operand from registers: every
-// warp copies its own packed tiles, widens them in registers and never writes them back. Activations are the B
-// operand in swizzled shared memory. docs/kernels/cuda_matrix.md has the sums and the schedule.
+// Two warpgroups of 64 weight rows each share the activation rows. Weights are the A operand from
+// registers: every warp copies its own packed tiles, widens them in registers and never writes them
+// back. Activations are the B operand in swizzled shared memory. docs/kernels/cuda_matrix.md has
+// the sums and the schedule.
 //
-// The sum of an output element walks k exactly as in matrix_tile.cuh: the same slices, steps of 16, slices added in
-// ascending order. wgmma and mma give the same bits for the same steps (LinearGpu.RowIgnoresItsBatch compares
-// them), so the two cores are one numeric class and the row count may choose between them.
+// The sum of an output element walks k exactly as in matrix_tile.cuh: the same slices, steps of 16,
+// slices added in ascending order. wgmma and mma give the same bits for the same steps
+// (LinearGpu.RowIgnoresItsBatch compares them), so the two cores are one numeric class and the row
+// count may choose between them.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -21,13 +23,19 @@ constexpr int kWideRows = 128;     ///< weight rows of a block
 
 template <DType T, int N>
 struct WideShared {
-    static constexpr int kSubtiles = T == DType::kFP4 ? 2 : 1;  ///< 64 values of k each (BF16 chunks fill half of one)
+    static constexpr int kSubtiles =
+        T == DType::kFP4 ? 2 : 1;  ///< 64 values of k each (BF16 chunks fill half of one)
     static constexpr int kActivations = kSubtiles * N * 128;
     static constexpr int kStage = (kActivations + 8 * TileFormat<T>::kBytes + 1023) / 1024 * 1024;
-    static constexpr int kStages = 4;
-    static constexpr int kPitch = kWideRows + 4;  ///< floats between two activation rows of the finished tile
+    static constexpr int kStages =
+        kStage > 34 * 1024
+            ? 5
+            : 6;  ///< all but two in flight; two blocks a multiprocessor up to N = 32
+    static constexpr int kPitch =
+        kWideRows + 4;  ///< floats between two activation rows of the finished tile
     static constexpr int kTile = N * kPitch * 4;
-    static constexpr int kBytes = (kStages * kStage > kTile ? kStages * kStage : kTile) + 1024;  ///< room to align
+    static constexpr int kBytes =
+        (kStages * kStage > kTile ? kStages * kStage : kTile) + 1024;  ///< room to align
 };
 
 /// The A operands of 64 values of k (32 for BF16) of one tile in shared memory.
@@ -62,31 +70,40 @@ struct WideOperand {
             }
         } else {
             const uint4 w = *reinterpret_cast<const uint4*>(tile + unit * 512 + lane * 16);
-            const uint32_t scales = *reinterpret_cast<const uint32_t*>(tile + 1024 + lane / 4 * 8 + unit * 4);
+            const uint32_t scales =
+                *reinterpret_cast<const uint32_t*>(tile + 1024 + lane / 4 * 8 + unit * 4);
             const uint32_t words[4] = {w.x, w.y, w.z, w.w};
+            const uint32_t tops[2] = {factor_from_byte<0>(scales), factor_from_byte<2>(scales)};
+            const uint32_t bottoms[2] = {factor_from_byte<1>(scales), factor_from_byte<3>(scales)};
 #pragma unroll
             for (int s = 0; s < 4; ++s) {
-                const uint32_t v = words[s];
-                const uint32_t top = e2m1_factor(scales >> (s / 2 * 16) & 255u), bottom = e2m1_factor(scales >> (s / 2 * 16 + 8) & 255u);
+                const uint32_t v = words[s], top = tops[s / 2], bottom = bottoms[s / 2];
                 a[s][0] = mul_bf16x2(v & 0x81C081C0u, top);
                 a[s][1] = mul_bf16x2((v << 3) & 0x81C081C0u, bottom);
                 a[s][2] = mul_bf16x2((v << 6) & 0x81C081C0u, top);
-                a[s][3] = mul_bf16x2(((v << 1) & 0x80008000u) | ((v >> 4) & 0x00C000C0u) | ((v >> 5) & 0x01000100u), bottom);
+                a[s][3] = mul_bf16x2(
+                    ((v << 1) & 0x80008000u) | ((v >> 4) & 0x00C000C0u) | ((v >> 5) & 0x01000100u),
+                    bottom);
             }
         }
     }
 };
 
-/// Activation rows as this thread copies them: rows thread / 8 + 32 i of the block's N (null: zeros).
+/// Activation rows as this thread copies them: rows thread / 8 + 32 i of the block's N (null:
+/// zeros).
 template <int N>
 struct WideRows {
-    static constexpr int kCount = N < 32 ? 1 : N / 32;  ///< with N = 16 half of the threads copy none
+    static constexpr int kCount =
+        N < 32 ? 1 : N / 32;  ///< with N = 16 half of the threads copy none
     const uint16_t* row[kCount];
     int k;
 };
 
 template <DType T, int N>
-__device__ __forceinline__ void wide_fetch(uint8_t* stage, const uint8_t* tile, const WideRows<N>& x, int chunk) {
+__device__ __forceinline__ void wide_fetch(uint8_t* stage,
+                                           const uint8_t* tile,
+                                           const WideRows<N>& x,
+                                           int chunk) {
     using F = TileFormat<T>;
     using S = WideShared<T, N>;
     const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) / 32;
@@ -107,16 +124,24 @@ __device__ __forceinline__ void wide_fetch(uint8_t* stage, const uint8_t* tile, 
         for (int i = 0; i < WideRows<N>::kCount; ++i) {
             const int r = static_cast<int>(threadIdx.x) / 8 + 32 * i;
             const bool live = x.row[i] != nullptr && at < x.k;
-            cp_async_16(rows + sub * N * 128 + r * 128 + ((piece ^ (r & 7)) << 4), live ? x.row[i] + at : reinterpret_cast<const uint16_t*>(src),
+            cp_async_16(rows + sub * N * 128 + r * 128 + ((piece ^ (r & 7)) << 4),
+                        live ? x.row[i] + at : reinterpret_cast<const uint16_t*>(src),
                         live ? 16u : 0u);
         }
     }
 }
 
-/// total = this warp's row tile · all N rows over slices [first, last). `shared` is 1024-byte aligned.
+/// total = this warp's row tile · all N rows over slices [first, last). `shared` is 1024-byte
+/// aligned.
 template <DType T, int N>
-__device__ __forceinline__ void wide_multiply(float (&total)[N / 2], const uint8_t* tile, const WideRows<N>& x, int chunks, int slices, int first,
-                                              int last, uint8_t* shared) {
+__device__ __forceinline__ void wide_multiply(float (&total)[N / 2],
+                                              const uint8_t* tile,
+                                              const WideRows<N>& x,
+                                              int chunks,
+                                              int slices,
+                                              int first,
+                                              int last,
+                                              uint8_t* shared) {
     using F = TileFormat<T>;
     using S = WideShared<T, N>;
     constexpr int kUnits = T == DType::kFP4 ? 2 : 1;
@@ -133,13 +158,15 @@ __device__ __forceinline__ void wide_multiply(float (&total)[N / 2], const uint8
     int slice = first, slice_last = slice_begin(chunks, slices, first + 1) - 1;
     int accumulate = 0;
     WideOperand<T> operand[2];
-    // One chunk; `parity` picks the operand registers, which the previous wgmma group may still be reading.
+    // One chunk; `parity` picks the operand registers, which the previous wgmma group may still be
+    // reading.
     auto run_chunk = [&](int c, WideOperand<T>& even, WideOperand<T>& odd) {
         cp_async_wait<S::kStages - 3>();
         fence_proxy_async();
         __syncthreads();
         const int next = c + S::kStages - 2;
-        if (next < end) wide_fetch<T, N>(shared + (next - begin) % S::kStages * S::kStage, tile, x, next);
+        if (next < end)
+            wide_fetch<T, N>(shared + (next - begin) % S::kStages * S::kStage, tile, x, next);
         cp_async_commit();
         const uint8_t* stage = shared + (c - begin) % S::kStages * S::kStage;
         const uint8_t* weights = stage + S::kActivations + warp * F::kBytes;
@@ -151,7 +178,10 @@ __device__ __forceinline__ void wide_multiply(float (&total)[N / 2], const uint8
             wgmma_fence();
 #pragma unroll
             for (int s = 0; s < WideOperand<T>::kSteps; ++s) {
-                WgmmaM64<N>::run(acc, op.a[s], rows + static_cast<uint64_t>((u * N * 128 + s * 32) >> 4), accumulate);
+                WgmmaM64<N>::run(acc,
+                                 op.a[s],
+                                 rows + static_cast<uint64_t>((u * N * 128 + s * 32) >> 4),
+                                 accumulate);
                 accumulate = 1;
             }
             wgmma_commit();
@@ -192,12 +222,17 @@ __device__ __forceinline__ void wide_store_tile(const float (&total)[N / 2], flo
 #pragma unroll
     for (int j = 0; j < N / 8; ++j) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) tile[(j * 8 + lane % 4 * 2 + i % 2) * kPitch + row + i / 2 * 8] = total[j * 4 + i];
+        for (int i = 0; i < 4; ++i)
+            tile[(j * 8 + lane % 4 * 2 + i % 2) * kPitch + row + i / 2 * 8] = total[j * 4 + i];
     }
 }
 
-/// Element `at` of the finished tile: the blocks of the cluster hold one slice each, added in ascending slice.
-__device__ __forceinline__ float wide_sum(const cooperative_groups::cluster_group& cluster, float* tile, int at, int peers) {
+/// Element `at` of the finished tile: the blocks of the cluster hold one slice each, added in
+/// ascending slice.
+__device__ __forceinline__ float wide_sum(const cooperative_groups::cluster_group& cluster,
+                                          float* tile,
+                                          int at,
+                                          int peers) {
     if (peers == 1) return tile[at];
     float y = *cluster.map_shared_rank(tile + at, 0);
     for (int s = 1; s < peers; ++s) y += *cluster.map_shared_rank(tile + at, s);

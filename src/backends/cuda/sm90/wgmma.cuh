@@ -1,4 +1,5 @@
-// Thin wrappers around Hopper's warpgroup matrix instructions (wgmma, sm_90a only), named after them.
+// Thin wrappers around Hopper's warpgroup matrix instructions (wgmma, sm_90a only), named after
+// them.
 //
 // The register asm blocks are one per N because the operand list is part of the instruction.
 #pragma once
@@ -9,21 +10,28 @@
 
 namespace deepinfer::cuda {
 
-/// Descriptor of a K-major bf16 operand in shared memory: rows of 64 values (128 bytes) in the 128-byte swizzle,
-/// eight rows every 1024 bytes. The tile starts at a multiple of 1024; a k16 step is 32 bytes further.
+/// Descriptor of a K-major bf16 operand in shared memory: rows of 64 values (128 bytes) in the
+/// 128-byte swizzle, eight rows every 1024 bytes. The tile starts at a multiple of 1024; a k16 step
+/// is 32 bytes further.
 __device__ __forceinline__ uint64_t swizzled_descriptor(uint32_t shared_address) {
-    return static_cast<uint64_t>((shared_address & 0x3FFFFu) >> 4) | (uint64_t{1} << 16) | (uint64_t{1024 >> 4} << 32) |
-           (uint64_t{1} << 62);
+    return static_cast<uint64_t>((shared_address & 0x3FFFFu) >> 4) | (uint64_t{1} << 16) |
+           (uint64_t{1024 >> 4} << 32) | (uint64_t{1} << 62);
 }
 
-__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_fence() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wgmma_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
 template <int Pending>
 __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 /// Shared memory written by ordinary stores or cp.async, read next by wgmma.
-__device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void fence_proxy_async() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 /// Keeps the compiler from moving accumulator registers while a wgmma may still write them.
 template <int Count>
 __device__ __forceinline__ void hold_registers(float (&d)[Count]) {
@@ -31,8 +39,9 @@ __device__ __forceinline__ void hold_registers(float (&d)[Count]) {
     for (int i = 0; i < Count; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/// d (+)= a · b: m64 nN k16, a from registers (each warp its 16 rows, in the m16n8k16 layout), b swizzled in shared
-/// memory. d[4 j + i] is the m16n8 fragment i of columns 8 j .. 8 j + 7. accumulate = 0 overwrites d.
+/// d (+)= a · b: m64 nN k16, a from registers (each warp its 16 rows, in the m16n8k16 layout), b
+/// swizzled in shared memory. d[4 j + i] is the m16n8 fragment i of columns 8 j .. 8 j + 7.
+/// accumulate = 0 overwrites d.
 template <int N>
 struct WgmmaM64;
 
@@ -125,6 +134,38 @@ struct WgmmaM64<128> {
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
     }
 };
+/// d (+)= a · b, m64n16k16, both operands swizzled in shared memory (b stored [n][k]).
+__device__ __forceinline__ void wgmma_m64n16_shared(float (&d)[8], uint64_t a, uint64_t b, int accumulate) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %10, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7"
+        "}, %8, %9, p, 1, 1, 0, 0;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]),
+          "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+        : "l"(a), "l"(b), "r"(accumulate));
+}
+
+/// d (+)= a · b, m64n64k16, both operands swizzled in shared memory (b stored [k][n], n contiguous).
+__device__ __forceinline__ void wgmma_m64n64_shared_transposed(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7,"
+        "%8, %9, %10, %11, %12, %13, %14, %15,"
+        "%16, %17, %18, %19, %20, %21, %22, %23,"
+        "%24, %25, %26, %27, %28, %29, %30, %31"
+        "}, %32, %33, p, 1, 1, 0, 1;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]),
+          "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
+          "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]),
+          "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
+          "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+        : "l"(a), "l"(b), "r"(accumulate));
+}
 // clang-format on
 
 }  // namespace deepinfer::cuda

@@ -1,0 +1,602 @@
+// bench: measurements as JSON Lines records. throughput and latency drive the engine in a closed
+// loop; prefill and decode measure one phase each.
+//
+// Prompts are token ids from a seeded generator (no added tokens but BOS), so a run can be
+// repeated; every request of every repetition has its own, so that the prefix cache helps only
+// where --non-cached asks for it.
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "bench_record.h"
+#include "command.h"
+#include "deepinfer/engine.h"
+
+namespace deepinfer::cli {
+namespace {
+
+using nlohmann::ordered_json;
+using SteadyTime = std::chrono::steady_clock::time_point;
+
+struct Options {
+    CommonOptions common;
+    std::string name, tag, note, append;
+    std::vector<int64_t> batch_sizes;
+    int64_t input_len = 128, output_len = 64, num_prompts = 0;
+    int64_t context = 1024, non_cached = 0;
+    int repeat = 3, warmup = 1;
+    int64_t warmup_steps = 20, window_steps = 200;
+    double window_s = 10, settle_s = 20;
+    int windows = 3;
+    uint64_t seed = 1;
+    double temperature = 0;
+};
+
+SteadyTime now() {
+    return std::chrono::steady_clock::now();
+}
+double ms_between(SteadyTime a, SteadyTime b) {
+    return std::chrono::duration<double, std::milli>(b - a).count();
+}
+double s_between(SteadyTime a, SteadyTime b) {
+    return ms_between(a, b) / 1000;
+}
+
+/// Random prompts of ordinary tokens.
+class PromptMaker {
+  public:
+    PromptMaker(const Engine& engine, uint64_t seed)
+        : bos_(engine.model_info().bos_token_id), random_(seed) {
+        const Tokenizer& tokenizer = engine.tokenizer();
+        for (int32_t id = 0; id < tokenizer.vocab_size() && id < engine.model_info().vocab_size;
+             ++id) {
+            if (!tokenizer.is_added(id)) ids_.push_back(id);
+        }
+    }
+    bool usable() const { return !ids_.empty(); }
+    std::vector<int32_t> make(int64_t len) {
+        std::vector<int32_t> prompt{bos_};
+        extend(&prompt, len);
+        return prompt;
+    }
+    void extend(std::vector<int32_t>* prompt, int64_t len) {
+        // Not uniform_int_distribution: its numbers differ between standard libraries.
+        while (static_cast<int64_t>(prompt->size()) < len)
+            prompt->push_back(ids_[random_() % ids_.size()]);
+    }
+
+  private:
+    int32_t bos_;
+    std::mt19937_64 random_;
+    std::vector<int32_t> ids_;
+};
+
+/// What the requests of one repetition told.
+struct Tally {
+    Sample ttft_ms, itl_ms, e2e_ms;
+    int64_t prompt_tokens = 0, cached_tokens = 0, output_tokens = 0;
+    SteadyTime begin, end;
+    Status error;
+
+    double elapsed_s() const { return s_between(begin, end); }
+};
+
+/// Runs prompts with at most `batch` of them in flight and waits for all.
+class ClosedLoop {
+  public:
+    ClosedLoop(Engine& engine, int64_t batch, SamplingParams sampling)
+        : engine_(engine), batch_(batch), sampling_(std::move(sampling)) {}
+
+    Tally run(std::vector<std::vector<int32_t>> prompts) {
+        tally_ = Tally{};
+        tally_.begin = tally_.end = now();
+        for (std::vector<int32_t>& prompt : prompts) {
+            if (!wait_until_below(batch_) || !submit(std::move(prompt))) break;
+        }
+        wait_until_below(1);
+        const std::lock_guard<std::mutex> lock(mutex_);
+        return tally_;
+    }
+
+  private:
+    struct One {
+        SteadyTime submitted, last;
+        bool any = false;
+    };
+
+    bool submit(std::vector<int32_t> prompt) {
+        Request request;
+        request.prompt_token_ids = std::move(prompt);
+        request.sampling = sampling_;
+        auto one = std::make_shared<One>();
+        {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            ++in_flight_;
+        }
+        one->submitted = now();
+        RequestCallbacks callbacks;
+        callbacks.on_output = [this, one](const Output& o) { return on_output(one.get(), o); };
+        const Result<uint64_t> number = engine_.submit(std::move(request), std::move(callbacks));
+        if (number.ok()) return true;
+        const std::lock_guard<std::mutex> lock(mutex_);
+        --in_flight_;
+        tally_.error = number.status();
+        return false;
+    }
+
+    bool on_output(One* one, const Output& o) {
+        const SteadyTime at = now();
+        const std::lock_guard<std::mutex> lock(mutex_);
+        const size_t count = o.token_ids.size();
+        if (count > 0) {
+            if (!one->any) tally_.ttft_ms.add(ms_between(one->submitted, at));
+            // Tokens that one step commits share its time.
+            for (size_t i = 0; one->any && i < count; ++i)
+                tally_.itl_ms.add(ms_between(one->last, at) / static_cast<double>(count));
+            one->any = true;
+            one->last = at;
+        }
+        if (!o.error.ok()) tally_.error = o.error;
+        if (o.last) {
+            tally_.e2e_ms.add(ms_between(one->submitted, at));
+            tally_.prompt_tokens += o.usage.prompt_tokens;
+            tally_.cached_tokens += o.usage.cached_tokens;
+            tally_.output_tokens += o.usage.completion_tokens;
+            tally_.end = at;
+            --in_flight_;
+            changed_.notify_all();
+        }
+        return !interrupted;
+    }
+
+    bool wait_until_below(int64_t limit) {
+        std::unique_lock<std::mutex> lock(mutex_);
+        while (in_flight_ >= limit) changed_.wait_for(lock, std::chrono::milliseconds(50));
+        return !interrupted && tally_.error.ok();
+    }
+
+    Engine& engine_;
+    const int64_t batch_;
+    const SamplingParams sampling_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    int64_t in_flight_ = 0;
+    Tally tally_;
+};
+
+class Bench {
+  public:
+    Bench(Engine& engine, Options& options)
+        : engine_(engine),
+          o_(options),
+          prompts_(engine, options.seed),
+          line_(stderr_is_terminal() || options.common.progress) {}
+
+    Status run() {
+        if (!prompts_.usable())
+            return {StatusCode::kInvalidFile,
+                    "the vocabulary has no ordinary tokens to make prompts of"};
+        for (const int64_t batch : o_.batch_sizes) {
+            const EngineStats before = engine_.stats();
+            ordered_json record;
+            Status s;
+            if (o_.name == "decode") {
+                s = decode(batch, &record);
+            } else if (o_.name == "prefill") {
+                s = prefill(batch, &record);
+            } else {
+                s = closed_loop(batch, &record);
+            }
+            line_.clear();
+            if (interrupted) return {StatusCode::kCancelled, "interrupted"};
+            if (!s.ok()) return s;
+            engine_.wait_idle();
+            const EngineStats after = engine_.stats();
+            record["preemptions"] = after.preemptions - before.preemptions;
+            record["peak_rss_bytes"] = peak_rss_bytes();
+            const Status written = write(record);
+            if (!written.ok()) return written;
+        }
+        return {};
+    }
+
+  private:
+    SamplingParams sampling(int64_t max_tokens) const {
+        SamplingParams p;
+        p.temperature = o_.temperature;
+        p.seq_seed = o_.seed;
+        p.ignore_eos = true;
+        p.max_tokens = max_tokens;
+        return p;
+    }
+
+    ordered_json start(int64_t batch, ordered_json settings) const {
+        settings["seed"] = o_.seed;
+        settings["temperature"] = o_.temperature;
+        settings["ignore_eos"] = true;
+        ordered_json r = start_record(o_.name, o_.tag, o_.note, engine_, std::move(settings));
+        r["batch"] = batch;
+        return r;
+    }
+
+    /// throughput: many prompts, `batch` in flight. latency: one batch at a time.
+    Status closed_loop(int64_t batch, ordered_json* record) {
+        const bool latency = o_.name == "latency";
+        const int64_t count = latency ? batch : o_.num_prompts > 0 ? o_.num_prompts : 4 * batch;
+        Sample tps, total_tps, rps, elapsed, ttft, itl, e2e;
+        int64_t prompt_tokens = 0, cached_tokens = 0, output_tokens = 0;
+        for (int i = -o_.warmup; i < o_.repeat; ++i) {
+            show(batch, i);
+            std::vector<std::vector<int32_t>> prompts;
+            for (int64_t k = 0; k < count; ++k) prompts.push_back(prompts_.make(o_.input_len));
+            const Tally t =
+                ClosedLoop(engine_, batch, sampling(o_.output_len)).run(std::move(prompts));
+            if (!t.error.ok()) return t.error;
+            if (interrupted) return {};
+            if (i < 0) continue;
+            const double s = t.elapsed_s();
+            elapsed.add(s);
+            tps.add(static_cast<double>(t.output_tokens) / s);
+            total_tps.add(static_cast<double>(t.output_tokens + t.prompt_tokens) / s);
+            rps.add(static_cast<double>(count) / s);
+            ttft.add_all(t.ttft_ms);
+            itl.add_all(t.itl_ms);
+            e2e.add_all(t.e2e_ms);
+            prompt_tokens = t.prompt_tokens;
+            cached_tokens = t.cached_tokens;
+            output_tokens = t.output_tokens;
+        }
+        ordered_json& r = *record;
+        r = start(batch,
+                  {{"num_prompts", count},
+                   {"input_len", o_.input_len},
+                   {"output_len", o_.output_len},
+                   {"repeat", o_.repeat},
+                   {"warmup", o_.warmup}});
+        r["num_prompts"] = count;
+        r["prompt_tokens"] = prompt_tokens;
+        r["cached_tokens"] = cached_tokens;
+        r["output_tokens"] = output_tokens;
+        elapsed.put_spread("elapsed", "_s", &r);
+        rps.put_spread("requests_per_s", "", &r);
+        tps.put_spread("output_tokens_per_s", "", &r);
+        total_tps.put_spread("total_tokens_per_s", "", &r);
+        ttft.put_percentiles("ttft", "_ms", &r);
+        itl.put_percentiles("itl", "_ms", &r);
+        e2e.put_percentiles("e2e", "_ms", &r);
+        return {};
+    }
+
+    /// Prompts of `context` tokens, `non_cached` of them new, one token generated. Token counts are
+    /// prompt tokens.
+    Status prefill(int64_t batch, ordered_json* record) {
+        const int64_t fresh = o_.non_cached > 0 ? std::min(o_.non_cached, o_.context) : o_.context;
+        std::vector<int32_t> shared;
+        if (fresh < o_.context) {
+            shared = prompts_.make(o_.context - fresh);
+            const Tally t = ClosedLoop(engine_, 1, sampling(1)).run({shared});
+            if (!t.error.ok()) return t.error;
+        }
+        Sample tps, latency;
+        int64_t prompt_tokens = 0, cached_tokens = 0;
+        for (int i = -o_.warmup; i < o_.repeat; ++i) {
+            show(batch, i);
+            std::vector<std::vector<int32_t>> prompts;
+            for (int64_t k = 0; k < batch; ++k) {
+                prompts.push_back(shared.empty() ? prompts_.make(o_.context) : shared);
+                prompts_.extend(&prompts.back(), o_.context);
+            }
+            const Tally t = ClosedLoop(engine_, batch, sampling(1)).run(std::move(prompts));
+            if (!t.error.ok()) return t.error;
+            if (interrupted) return {};
+            if (i < 0) continue;
+            tps.add(static_cast<double>(t.prompt_tokens - t.cached_tokens) / t.elapsed_s());
+            latency.add_all(t.ttft_ms);
+            prompt_tokens = t.prompt_tokens;
+            cached_tokens = t.cached_tokens;
+        }
+        ordered_json& r = *record;
+        r = start(batch,
+                  {{"context", o_.context},
+                   {"non_cached", fresh},
+                   {"repeat", o_.repeat},
+                   {"warmup", o_.warmup}});
+        r["context"] = o_.context;
+        r["non_cached"] = fresh;
+        r["prompt_tokens"] = prompt_tokens;
+        r["cached_tokens"] = cached_tokens;  // what the cache really gave, in whole blocks
+        tps.put_spread("prefill_tokens_per_s", "", &r);
+        latency.put_percentiles("prefill_latency", "_ms", &r);
+        latency.put_percentiles("ttft", "_ms", &r);
+        return {};
+    }
+
+    struct Mark {
+        SteadyTime at;
+        int64_t steps = 0, tokens = 0;
+    };
+
+    /// Steady decoding of `batch` requests: warm-up, then windows of at least window_steps and
+    /// window_s.
+    Status decode(int64_t batch, ordered_json* record) {
+        // All requests must stay until the end: none may wait for blocks of another.
+        const EngineConfig& c = engine_.config();
+        const int64_t blocks_each = engine_.stats().total_blocks / batch;
+        const int64_t most = std::min(c.max_model_len, (blocks_each - 1) * c.block_tokens);
+        const int64_t room = most - o_.context;
+        if (room < 2) {
+            return {StatusCode::kOutOfRange,
+                    "--context " + std::to_string(o_.context) + " leaves no room to decode: " +
+                        std::to_string(batch) + " requests may have " + std::to_string(most) +
+                        " tokens each (max_model_len " + std::to_string(c.max_model_len) + ", " +
+                        std::to_string(c.kv_cache_bytes) + " bytes of cache)"};
+        }
+        struct Shared {
+            std::atomic<int64_t> tokens{0}, started{0}, ended{0};
+            std::mutex mutex;
+            Sample itl_ms, ttft_ms;
+            Status error;
+            std::atomic<bool> stop{false}, measuring{false};
+        };
+        auto shared = std::make_shared<Shared>();
+        for (int64_t i = 0; i < batch; ++i) {
+            Request request;
+            request.prompt_token_ids = prompts_.make(o_.context);
+            request.sampling = sampling(room);
+            RequestCallbacks callbacks;
+            callbacks.on_output =
+                [shared, submitted = now(), last = SteadyTime{}](const Output& out) mutable {
+                    const SteadyTime at = now();
+                    if (!out.token_ids.empty()) {
+                        const bool first = last == SteadyTime{};
+                        const std::lock_guard<std::mutex> lock(shared->mutex);
+                        if (first) shared->ttft_ms.add(ms_between(submitted, at));
+                        for (size_t k = 0; !first && shared->measuring && k < out.token_ids.size();
+                             ++k) {
+                            shared->itl_ms.add(ms_between(last, at) /
+                                               static_cast<double>(out.token_ids.size()));
+                        }
+                        last = at;
+                        shared->tokens += static_cast<int64_t>(out.token_ids.size());
+                        if (first) ++shared->started;
+                    }
+                    if (out.finished()) {
+                        const std::lock_guard<std::mutex> lock(shared->mutex);
+                        if (!out.error.ok()) shared->error = out.error;
+                        ++shared->ended;
+                    }
+                    return !shared->stop && !interrupted;
+                };
+            const Result<uint64_t> number =
+                engine_.submit(std::move(request), std::move(callbacks));
+            if (!number.ok()) {
+                shared->stop = true;
+                return number.status();
+            }
+        }
+        const auto over = [&] { return interrupted || shared->ended > 0; };
+        const auto mark = [&] { return Mark{now(), engine_.stats().steps, shared->tokens}; };
+        const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
+        const auto window = [&](int64_t steps, double seconds, Mark* begin, Mark* end) {
+            *begin = *end = mark();
+            while (!over()) {
+                *end = mark();
+                if (end->steps - begin->steps >= steps && s_between(begin->at, end->at) >= seconds)
+                    return true;
+                pause();
+            }
+            return false;
+        };
+        line_.show("bench decode: reading " + std::to_string(batch) + " prompts");
+        while (shared->started < batch && !over()) pause();
+
+        // Warm-up: at least warmup_steps, then until two successive seconds agree within 2 %.
+        Mark a, b;
+        bool settled = false;
+        if (o_.warmup_steps > 0) window(o_.warmup_steps, 0, &a, &b);
+        double rate = 0;
+        const SteadyTime warm = now();
+        while (!settled && !over() && s_between(warm, now()) < o_.settle_s &&
+               window(1, 1.0, &a, &b)) {
+            const double next = static_cast<double>(b.steps - a.steps) / s_between(a.at, b.at);
+            settled = std::abs(next - rate) < 0.02 * next;
+            rate = next;
+        }
+
+        Sample sps, per_step, elapsed;
+        const int64_t context_start = o_.context + shared->tokens / batch;
+        int64_t steps = 0, tokens = 0;
+        shared->measuring = true;
+        while (static_cast<int>(sps.size()) < o_.windows) {
+            line_.show("bench decode: batch " + std::to_string(batch) + ", window " +
+                       std::to_string(sps.size() + 1) + " of " + std::to_string(o_.windows));
+            if (!window(o_.window_steps, o_.window_s, &a, &b)) break;
+            const double s = s_between(a.at, b.at);
+            sps.add(static_cast<double>(b.steps - a.steps) / s);
+            per_step.add(static_cast<double>(b.tokens - a.tokens) /
+                         static_cast<double>(b.steps - a.steps));
+            elapsed.add(s);
+            steps += b.steps - a.steps;
+            tokens += b.tokens - a.tokens;
+        }
+        shared->measuring = false;
+        const int64_t context_end = o_.context + shared->tokens / batch;
+        shared->stop = true;
+        engine_.wait_idle();
+        const std::lock_guard<std::mutex> lock(shared->mutex);
+        if (!shared->error.ok()) return shared->error;
+        if (interrupted) return {};
+        if (sps.empty()) {
+            return {
+                StatusCode::kOutOfRange,
+                "the context was full before one window was measured: " + std::to_string(room) +
+                    " tokens can be decoded after --context " + std::to_string(o_.context) +
+                    "; ask for fewer --window-steps or --window-s, or a longer --max-model-len"};
+        }
+        ordered_json& r = *record;
+        r = start(batch,
+                  {{"context", o_.context},
+                   {"warmup_steps", o_.warmup_steps},
+                   {"window_steps", o_.window_steps},
+                   {"window_s", o_.window_s},
+                   {"windows", o_.windows},
+                   {"settle_s", o_.settle_s}});
+        const double rows = static_cast<double>(batch) / c.cp;
+        r["context"] = o_.context;
+        r["context_start"] = context_start;
+        r["context_end"] = context_end;
+        r["decode_num_requests"] = batch;
+        r["windows_measured"] = sps.size();
+        r["settled"] = settled;
+        r["window_steps"] = steps;
+        r["window_tokens"] = tokens;
+        elapsed.put_spread("elapsed", "_s", &r);
+        sps.put_spread("avg_SPS", "", &r);
+        // Full acceptance is a ceiling; measured takes the tokens that were really committed.
+        r["tps_full"] = sps.median() * rows * (1 + c.nextn);
+        r["tps_measured"] = sps.median() * per_step.median() / c.cp;
+        r["AL"] = per_step.median() / static_cast<double>(batch);
+        r["accept_by_pos"] = ordered_json::array();
+        r["verify_per_req"] = 0;
+        r["tokens_per_s_per_user"] = sps.median() * per_step.median() / static_cast<double>(batch);
+        r["dropped"] = 0;
+        shared->itl_ms.put_percentiles("itl", "_ms", &r);
+        shared->ttft_ms.put_percentiles("ttft", "_ms", &r);
+        return {};
+    }
+
+    void show(int64_t batch, int repetition) {
+        const std::string what = repetition < 0 ? "warm-up"
+                                                : "repetition " + std::to_string(repetition + 1) +
+                                                      " of " + std::to_string(o_.repeat);
+        line_.show("bench " + o_.name + ": batch " + std::to_string(batch) + ", " + what);
+    }
+
+    Status write(const ordered_json& record) const {
+        const std::string text =
+            record.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+        std::fputs(text.c_str(), stdout);
+        std::fflush(stdout);
+        if (o_.append.empty()) return {};
+        std::ofstream file(o_.append, std::ios::app | std::ios::binary);
+        file << text;
+        if (!file.flush()) return {StatusCode::kInvalidArgument, "cannot append to " + o_.append};
+        return {};
+    }
+
+    Engine& engine_;
+    Options& o_;
+    PromptMaker prompts_;
+    ProgressLine line_;
+};
+
+Status check(const Options& o) {
+    for (const char* later : {"ops", "spec", "serve", "ve"}) {
+        if (o.name == later)
+            return {StatusCode::kUnimplemented,
+                    "bench " + o.name +
+                        " is not in this version; there are throughput, latency, prefill, decode"};
+    }
+    bool known = false;
+    for (const char* name : {"throughput", "latency", "prefill", "decode"})
+        known = known || o.name == name;
+    if (!known)
+        return {StatusCode::kInvalidArgument,
+                "bench '" + o.name + "': expected throughput, latency, prefill or decode"};
+    for (const int64_t batch : o.batch_sizes) {
+        if (batch < 1 || batch > 65536)
+            return {StatusCode::kInvalidArgument,
+                    "--batch-sizes holds " + std::to_string(batch) + ", expected 1 to 65536"};
+    }
+    return {};
+}
+
+int run(Options& o) {
+    if (o.batch_sizes.empty()) o.batch_sizes = {1, 16};
+    if (Status s = check(o); !s.ok()) return fail(s);
+    Result<std::string> dir = resolve_model(o.common);
+    if (!dir.ok()) return fail(dir.status());
+    o.common.engine.model_dir = dir.value();
+    for (const int64_t batch : o.batch_sizes)
+        o.common.engine.max_num_seqs = std::max(o.common.engine.max_num_seqs, batch);
+    install_interrupt_handler();
+    Result<std::unique_ptr<Engine>> engine = Engine::create(o.common.engine);
+    if (!engine.ok()) return fail(engine.status());
+    if (o.common.progress) std::fprintf(stderr, "%s\n", engine.value()->description().c_str());
+    const Status s = Bench(*engine.value(), o).run();
+    return s.ok() ? kExitOk : fail(s);
+}
+
+}  // namespace
+
+Run add_bench(CLI::App& root) {
+    auto o = std::make_shared<Options>();
+    CLI::App* app = root.add_subcommand(
+        "bench", "Measures throughput, latency, prefill or decode; JSON Lines records on stdout");
+    app->add_option(
+           "name",
+           o->name,
+           "throughput, latency, prefill or decode (ops, spec, serve, ve: not in this version)")
+        ->required();
+    app->add_option(
+           "--batch-sizes", o->batch_sizes, "Requests in flight, one record each (default 1,16)")
+        ->delimiter(',')
+        ->allow_extra_args(false);
+    app->add_option("--input-len", o->input_len, "throughput, latency: prompt tokens")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    app->add_option("--output-len", o->output_len, "throughput, latency: tokens to generate")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    app->add_option("--num-prompts",
+                    o->num_prompts,
+                    "throughput: requests of a repetition (0 = four times the batch)")
+        ->check(CLI::NonNegativeNumber);
+    app->add_option("--context", o->context, "prefill, decode: prompt tokens")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    app->add_option("--non-cached",
+                    o->non_cached,
+                    "prefill: of which new; the rest is shared and in the cache (0 = all)")
+        ->check(CLI::NonNegativeNumber);
+    app->add_option("--repeat", o->repeat, "Repetitions; median, min and max are reported")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    app->add_option("--warmup", o->warmup, "Repetitions before them")
+        ->check(CLI::NonNegativeNumber)
+        ->capture_default_str();
+    app->add_option("--warmup-steps", o->warmup_steps, "decode: steps before the first window")
+        ->check(CLI::NonNegativeNumber)
+        ->capture_default_str();
+    app->add_option("--settle-s",
+                    o->settle_s,
+                    "decode: longest wait for two successive seconds within 2 % (0 = do not wait)")
+        ->check(CLI::NonNegativeNumber)
+        ->capture_default_str();
+    app->add_option("--window-steps", o->window_steps, "decode: least steps of a window")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    app->add_option("--window-s", o->window_s, "decode: least seconds of a window")
+        ->check(CLI::NonNegativeNumber)
+        ->capture_default_str();
+    app->add_option("--windows", o->windows, "decode: windows")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    app->add_option("--seed", o->seed, "Of the prompts and of sampling")->capture_default_str();
+    app->add_option("--temperature", o->temperature, "0: greedy")->capture_default_str();
+    app->add_option("--tag", o->tag, "Name of the series the records belong to");
+    app->add_option("--note", o->note, "Free text in the records");
+    app->add_option("--append", o->append, "Append the records to this file too");
+    add_model_options(*app, o->common);
+    add_engine_options(*app, o->common);
+    return [o] { return run(*o); };
+}
+
+}  // namespace deepinfer::cli

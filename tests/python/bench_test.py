@@ -1,0 +1,79 @@
+"""`deepinfer bench`: records have the stated fields and agree with themselves; other names are refused. Times are never judged."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+PROGRAM = os.environ.get("TEST_PROGRAM", "")
+COMPARE = Path(__file__).resolve().parent.parent.parent / "bench" / "compare.py"
+ALWAYS = ("bench", "time", "commit", "host", "cpu", "isa", "threads", "backend", "device", "model", "settings", "note", "batch", "preemptions", "peak_rss_bytes")
+
+
+class Bench(unittest.TestCase):
+    def setUp(self):
+        if not os.access(PROGRAM, os.X_OK):
+            self.skipTest(f"no program at '{PROGRAM}'")
+
+    def bench(self, *args, code=0):
+        done = subprocess.run([PROGRAM, "bench", *args], capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return [json.loads(line) for line in done.stdout.splitlines()] if code == 0 else done.stderr
+
+    def test_closed_loops(self):
+        for name in ("throughput", "latency"):
+            records = self.bench(name, "--batch-sizes", "1,3", "--input-len", "20", "--output-len", "5", "--repeat", "2", "--warmup", "0", "--note", "smoke")
+            self.assertEqual([r["batch"] for r in records], [1, 3])
+            for r in records:
+                self.assertEqual([k for k in ALWAYS if k not in r], [])
+                self.assertEqual((r["bench"], r["note"], r["settings"]["input_len"]), (name, "smoke", 20))
+                count = r["num_prompts"]
+                self.assertEqual(count, r["batch"] * (4 if name == "throughput" else 1))
+                self.assertEqual((r["prompt_tokens"], r["cached_tokens"], r["output_tokens"]), (count * 20, 0, count * 5))
+                for figure in ("output_tokens_per_s", "elapsed"):
+                    unit = "_s" if figure == "elapsed" else ""
+                    self.assertLessEqual(r[f"{figure}_min{unit}"], r[f"{figure}{unit}"])
+                    self.assertLessEqual(r[f"{figure}{unit}"], r[f"{figure}_max{unit}"])
+                for figure in ("ttft", "itl", "e2e"):
+                    self.assertLessEqual(r[f"{figure}_p50_ms"], r[f"{figure}_p99_ms"])
+
+    def test_prefill_counts_what_the_cache_did_not_give(self):
+        [whole] = self.bench("prefill", "--batch-sizes", "1", "--context", "300", "--repeat", "1", "--warmup", "0")
+        self.assertEqual((whole["prompt_tokens"], whole["cached_tokens"], whole["non_cached"]), (300, 0, 300))
+        # Long enough that a hit is worth its replay of the windows (8 layers of 128 tokens).
+        [rest] = self.bench("prefill", "--batch-sizes", "1", "--context", "1600", "--non-cached", "40", "--repeat", "1", "--warmup", "0")
+        self.assertEqual((rest["prompt_tokens"], rest["non_cached"]), (1600, 40))
+        self.assertGreater(rest["cached_tokens"], 0)
+        self.assertLessEqual(rest["cached_tokens"], 1560)
+
+    def test_decode_windows(self):
+        with tempfile.TemporaryDirectory() as folder:
+            kept = Path(folder) / "kept.jsonl"
+            [r] = self.bench("decode", "--batch-sizes", "2", "--context", "30", "--warmup-steps", "2", "--settle-s", "0", "--window-steps", "10", "--window-s", "0",
+                             "--windows", "3", "--tag", "t", "--append", str(kept))
+            self.assertEqual([json.loads(line) for line in kept.read_text().splitlines()], [r])
+            self.assertEqual((r["decode_num_requests"], r["windows_measured"], r["context"], r["nextn"], r["yoco_mode"]), (2, 3, 30, 0, "off"))
+            self.assertGreaterEqual(r["window_steps"], 30)
+            self.assertGreater(r["context_end"], r["context_start"])
+            self.assertAlmostEqual(r["tps_full"], r["avg_SPS"] * 2, delta=0.01 * r["tps_full"])
+            # A window's edge may cut a step; over a window the tokens are those of its steps.
+            self.assertAlmostEqual(r["window_tokens"], 2 * r["window_steps"], delta=2 * 2 * 3)
+            done = subprocess.run([sys.executable, str(COMPARE), str(kept), str(kept)], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("tps_measured", done.stdout)
+
+    def test_refusals(self):
+        for name in ("ops", "spec", "serve", "ve"):
+            self.assertIn(f"bench {name}", self.bench(name, code=2))
+        self.assertIn("warmth", self.bench("warmth", code=2))
+        self.assertIn("--batch-sizes", self.bench("decode", "--batch-sizes", "0", code=2))
+        self.assertIn("--context", self.bench("decode", "--batch-sizes", "1", "--context", "64", "--max-model-len", "64", code=2))
+
+    def test_compare_flags_what_it_must(self):
+        subprocess.run([sys.executable, str(COMPARE), "--self-test"], check=True, capture_output=True)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
