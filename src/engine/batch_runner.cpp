@@ -249,9 +249,9 @@ void Runner::report(bool force) {
 }
 
 Result<BatchProgress> Runner::run(const std::string& in_path, const std::string& out_path) {
-    std::ifstream in(in_path, std::ios::binary);
+    // stat before open: opening a FIFO without a writer would wait for ever.
     struct stat in_stat {};
-    if (!in || ::stat(in_path.c_str(), &in_stat) != 0) {
+    if (::stat(in_path.c_str(), &in_stat) != 0) {
         return Status(StatusCode::kNotFound, in_path + ": cannot be read");
     }
     if (!S_ISREG(in_stat.st_mode)) {
@@ -259,6 +259,8 @@ Result<BatchProgress> Runner::run(const std::string& in_path, const std::string&
             StatusCode::kInvalidFile,
             in_path + " is no regular file; a batch is read twice, and again after a crash");
     }
+    std::ifstream in(in_path, std::ios::binary);
+    if (!in) return Status(StatusCode::kNotFound, in_path + ": cannot be read");
     struct stat out_stat {};
     if (::stat(out_path.c_str(), &out_stat) == 0 && in_stat.st_ino == out_stat.st_ino &&
         in_stat.st_dev == out_stat.st_dev) {

@@ -281,6 +281,7 @@ TEST_F(BatchRunner, OnlyRegularFilesAreTaken) {
     const std::unique_ptr<Engine> engine = make_engine();
     write(in_, simple_lines(1));
     const std::string fifo = out_ + ".fifo";
+    ::unlink(fifo.c_str());  // of a run that was killed
     ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
     EXPECT_EQ(run_batch(*engine, fifo, out_, {}).status().code(), StatusCode::kInvalidFile);
     EXPECT_EQ(run_batch(*engine, in_, fifo, {}).status().code(), StatusCode::kInvalidFile);
