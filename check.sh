@@ -43,10 +43,15 @@ case "$mode" in
         step "golden vectors, laws, command line"
         run_tests build -L full
         step "AddressSanitizer and UndefinedBehaviorSanitizer"
-        ./build.sh --preset asan
-        run_tests build-asan -LE 'full|gpu|slow'
+        ./build.sh --preset asan $(printf -- '--target %s_test ' base tensor device checkpoint tokenizer recipe sampler kvcache ops engine)
+        for program in base/base tensor/tensor device/device checkpoint/checkpoint tokenizer/tokenizer recipe/recipe \
+            sampler/sampler kvcache/kvcache backends/ref/ops engine/engine; do
+            "build-asan/src/${program}_test" --gtest_brief=1
+        done
         step "fuzz (20 s a target)"
         tests/fuzz/run.sh 20
+        step "Python package"
+        tests/python/run.sh "$PWD/build/deepinfer"
         step "skipped tests, by reason"
         sort "$skips" | uniq -c | sort -rn
         [ -s "$skips" ] || echo "none"
