@@ -13,6 +13,16 @@ int64_t int_at(const Tensor& t, int64_t i) {
 
 }  // namespace
 
+namespace {
+
+/// Below 2^63 for ids of the vocabulary; for any others it wraps as 64-bit hardware does, instead
+/// of being undefined.
+int64_t product(int32_t id, int64_t multiplier) {
+    return static_cast<int64_t>(static_cast<uint64_t>(id) * static_cast<uint64_t>(multiplier));
+}
+
+}  // namespace
+
 void engram_hash_ref(Stream& stream,
                      const Tensor& ngrams,
                      const Tensor& multipliers,
@@ -29,9 +39,9 @@ void engram_hash_ref(Stream& stream,
     DI_CHECK_EQ(offsets.dim(0), cols);
     parallel_for(stream, ngrams.dim(0), 16, [&](int64_t begin, int64_t end) {
         for (int64_t t = begin; t < end; ++t) {
-            int64_t r = ngrams.row<int32_t>(t)[0] * int_at(multipliers, 0);
+            int64_t r = product(ngrams.row<int32_t>(t)[0], int_at(multipliers, 0));
             for (int64_t i = 1; i < max_ngram; ++i) {
-                r ^= ngrams.row<int32_t>(t)[i] * int_at(multipliers, i);
+                r ^= product(ngrams.row<int32_t>(t)[i], int_at(multipliers, i));
                 for (int64_t c = (i - 1) * heads; c < i * heads; ++c) {
                     ids.row<int32_t>(t)[c] =
                         static_cast<int32_t>(r % int_at(primes, c) + int_at(offsets, c));
