@@ -157,6 +157,8 @@ int run(Options& o) {
     }
     for (const CompletionChoice& choice : done->choices) {
         if (choice.finish_reason == FinishReason::kError) return fail(choice.error);
+        if (choice.finish_reason == FinishReason::kEmptyMask && choice.nan_logits)
+            return fail({StatusCode::kInternal, "the logits are not finite: the weights hold NaN"});
         if (choice.finish_reason == FinishReason::kEmptyMask)
             return fail({StatusCode::kInternal, "no token was allowed at a position (empty mask)"});
     }

@@ -100,7 +100,11 @@ int run(Options& o) {
         const ordered_json line = deep ? ordered_json() : ordered_json::parse(text, nullptr, false);
         ordered_json out{
             {"id", line.is_object() && line.contains("id") ? line["id"] : ordered_json(number)}};
-        Result<std::vector<int32_t>> ids = line_ids(line, tokenizer.value());
+        Result<std::vector<int32_t>> ids =
+            deep ? Result<std::vector<int32_t>>(
+                       Status(StatusCode::kInvalidArgument,
+                              "the line nests deeper than " + std::to_string(kMaxJsonDepth)))
+                 : line_ids(line, tokenizer.value());
         Result<std::vector<double>> logprobs =
             ids.ok() ? scorer->log_probs(ids.value()) : Result<std::vector<double>>(ids.status());
         if (!logprobs.ok()) {

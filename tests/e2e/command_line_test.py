@@ -166,6 +166,23 @@ class Lines(unittest.TestCase):
             # Prefill and token-by-token decode give the same bits.
             self.assertEqual([x.get("nll_hex") for x in prefill], [x.get("nll_hex") for x in lines])
 
+    def test_a_line_that_nests_too_deep_fails_alone(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "in.jsonl"
+            file.write_text('{"id":' + "[" * 200000 + '}\n{"id":"ok","prompt":"a b"}\n')
+            done = run("ppl", "--json", str(file))
+            self.assertEqual(done.returncode, 1)
+            lines = [json.loads(x) for x in done.stdout.splitlines()]
+            self.assertIn("deeper", lines[0]["error"]["message"])
+            self.assertEqual(lines[1]["tokens"], 2)
+            done = run("tokenize", "--json", stdin=file.read_text())
+            self.assertEqual([json.loads(x)["error"]["status"] for x in done.stdout.splitlines()], [400, 400])
+
+    def test_output_that_cannot_be_written_is_a_failure(self):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([BINARY, "generate", "--temperature", "0", "--max-tokens", "4", "Hello"], stdout=full, stderr=subprocess.PIPE, text=True)
+        self.assertEqual(done.returncode, 1, done.stderr)
+
     def test_batch_answers_both_forms_and_resumes(self):
         with tempfile.TemporaryDirectory() as folder:
             source, target = pathlib.Path(folder) / "in.jsonl", pathlib.Path(folder) / "out.jsonl"
