@@ -180,7 +180,7 @@ class Lines(unittest.TestCase):
 
     def test_output_that_cannot_be_written_is_a_failure(self):
         with open("/dev/full", "w") as full:
-            done = subprocess.run([BINARY, "generate", "--temperature", "0", "--max-tokens", "4", "Hello"], stdout=full, stderr=subprocess.PIPE, text=True)
+            done = subprocess.run([BINARY, "generate", "--temperature", "0", "--thinking", "0", "Hello"], stdout=full, stderr=subprocess.PIPE, text=True)
         self.assertEqual(done.returncode, 1, done.stderr)
 
     def test_batch_answers_both_forms_and_resumes(self):
