@@ -293,7 +293,8 @@ void Scheduler::finish_step(const StepResult& result, ScheduleSink& sink) {
         if (appended) {
             DI_CHECK(r.sampled && r.token >= 0);
             seq->tokens.push_back(r.token);
-            if (seq->spec.constraint) seq->spec.constraint->accept(r.token);
+            // The mask allowed it, so it is accepted.
+            if (seq->spec.constraint) DI_CHECK(seq->spec.constraint->accept(r.token));
             ++stats_.output_tokens;
         }
         blocks_.commit(seq->blocks, seq->tokens, std::max(seq->computed, seq->write_from));

@@ -8,19 +8,9 @@
 
 #include "deepinfer/request.h"
 #include "engine/block_space.h"
+#include "sampler/token_constraint.h"
 
 namespace deepinfer {
-
-/// A form that the output must have, token by token (a grammar's matcher). Used by the scheduler's
-/// thread only. The engine refuses so_args until grammars exist; tests bring their own.
-class TokenConstraint {
-  public:
-    virtual ~TokenConstraint() = default;
-    /// Bits of the tokens allowed next, (vocab + 31) / 32 words, given all accepted ones.
-    virtual std::vector<uint32_t> mask() = 0;
-    /// A token was committed.
-    virtual void accept(int32_t token) = 0;
-};
 
 /// What the scheduler needs to know of a new sequence.
 struct SequenceSpec {

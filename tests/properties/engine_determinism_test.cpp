@@ -119,15 +119,22 @@ class ResidueConstraint final : public TokenConstraint {
     std::vector<uint32_t> mask() override {
         std::vector<uint32_t> words(kVocab / 32, 0);
         for (int32_t t = 0; t < kVocab; ++t) {
-            if (t % 3 == last_ % 3 && t != last_)
+            if (t % 3 == accepted_.back() % 3 && t != accepted_.back())
                 words[static_cast<size_t>(t) / 32] |= 1u << (t % 32);
         }
         return words;
     }
-    void accept(int32_t token) override { last_ = token; }
+    bool accept(int32_t token) override {
+        if (token % 3 != accepted_.back() % 3 || token == accepted_.back()) return false;
+        accepted_.push_back(token);
+        return true;
+    }
+    void rollback(int count) override {
+        accepted_.resize(accepted_.size() - static_cast<size_t>(count));
+    }
 
   private:
-    int32_t last_ = 4;
+    std::vector<int32_t> accepted_ = {4};
 };
 
 TEST(EngineDeterminism, MasksActOnTheirRowsAloneInBothLoops) {

@@ -59,10 +59,22 @@ class HashConstraint final : public TokenConstraint {
         for (const int32_t t : prompt) prefix_ = extend(prefix_, t);
     }
     std::vector<uint32_t> mask() override { return mask_of(prefix_); }
-    void accept(int32_t token) override { prefix_ = extend(prefix_, token); }
+    bool accept(int32_t token) override {
+        const std::vector<uint32_t> allowed = mask();
+        if ((allowed[static_cast<size_t>(token) / 32] >> (token % 32) & 1) == 0) return false;
+        undo_.push_back(prefix_);
+        prefix_ = extend(prefix_, token);
+        return true;
+    }
+    void rollback(int count) override {
+        if (count == 0) return;
+        prefix_ = undo_[undo_.size() - static_cast<size_t>(count)];
+        undo_.resize(undo_.size() - static_cast<size_t>(count));
+    }
 
   private:
     uint64_t prefix_ = 0;
+    std::vector<uint64_t> undo_;
 };
 
 class VirtualClock final : public Clock {
