@@ -135,8 +135,11 @@ void add_engine_options(CLI::App& app, CommonOptions& o) {
            "--prefix-caching", e.prefix_caching, "0 or 1: reuse blocks of equal prompt beginnings")
         ->capture_default_str();
     app.add_option("--step-log", e.step_log, "Append one JSON line a step to this file");
-    app.add_option(
-        "--nextn", e.nextn, "Draft tokens (DEEPINFER_USE_NEXTN_DECODE; this version: 0)");
+    app.add_option("--nextn",
+                   e.nextn,
+                   "Draft tokens that a step verifies per sequence, 0 to the checkpoint's "
+                   "dspark_block_size (DEEPINFER_USE_NEXTN_DECODE)")
+        ->capture_default_str();
     app.add_option(
         "--varlen",
         e.varlen,

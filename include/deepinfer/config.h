@@ -47,8 +47,10 @@ struct EngineConfig {
     double age_s = 30;     ///< a waiting request rises one priority class every age_s seconds
     std::string step_log;  ///< append one JSON line a step to this file; "" = off
 
+    // Speculation: a step verifies drafts of the checkpoint's DSpark stages. Outputs are the same.
+    int nextn = 0;  ///< drafts a step verifies per sequence, 0 (none) to dspark_block_size
+
     // Switches of later versions: anything but the neutral value is refused by name.
-    int nextn = 0;                   ///< draft tokens; neutral 0
     bool varlen = false;             ///< neutral false
     std::string spec_sampling;       ///< neutral "" or "coupled"
     std::string truncation = "off";  ///< neutral "off" (or "": the same)

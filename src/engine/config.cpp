@@ -11,6 +11,10 @@
 namespace deepinfer {
 namespace {
 
+/// Bounds of a switch whose real ones come from the checkpoint (engine_parts.cpp says both
+/// numbers).
+constexpr int64_t kMostInt = std::numeric_limits<int32_t>::max();
+
 Status bad(const std::string& name, const std::string& found, const std::string& expected) {
     return Status(StatusCode::kInvalidArgument, name + " is " + found + ", expected " + expected);
 }
@@ -65,7 +69,7 @@ Result<EngineConfig> EngineConfig::from_environment() {
     if (const auto isa = env_text("DEEPINFER_ISA")) c.isa = *isa;
     DI_RETURN_IF_ERROR(read_int("DEEPINFER_THREADS", 1, 4096, &c.threads));
     DI_RETURN_IF_ERROR(read_bool("DEEPINFER_BATCH_INVARIANT", &c.batch_invariant));
-    DI_RETURN_IF_ERROR(read_int("DEEPINFER_USE_NEXTN_DECODE", 0, 64, &c.nextn));
+    DI_RETURN_IF_ERROR(read_int("DEEPINFER_USE_NEXTN_DECODE", -kMostInt, kMostInt, &c.nextn));
     DI_RETURN_IF_ERROR(read_bool("DEEPINFER_ENABLE_MTP_VARLEN", &c.varlen));
     if (const auto mode = env_text("DEEPINFER_SPEC_SAMPLING")) c.spec_sampling = *mode;
     if (const auto mode = env_text("DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE")) c.truncation = *mode;
@@ -96,7 +100,6 @@ Status EngineConfig::validate() const {
         return bad("age_s", json_number(age_s), "a positive number of seconds");
     }
 
-    if (nextn != 0) return later("nextn (DEEPINFER_USE_NEXTN_DECODE)", std::to_string(nextn), "0");
     if (varlen) return later("varlen (DEEPINFER_ENABLE_MTP_VARLEN)", "1", "0");
     if (!spec_sampling.empty() && spec_sampling != "coupled") {
         if (spec_sampling != "rejection" && spec_sampling != "block") {

@@ -51,8 +51,7 @@ TEST(EngineConfig, LaterSwitchesAreRefusedByName) {
         const char* value;
         const char* said;
     };
-    for (const Row& row : {Row{"DEEPINFER_USE_NEXTN_DECODE", "5", "nextn"},
-                           Row{"DEEPINFER_ENABLE_MTP_VARLEN", "1", "varlen"},
+    for (const Row& row : {Row{"DEEPINFER_ENABLE_MTP_VARLEN", "1", "varlen"},
                            Row{"DEEPINFER_SPEC_SAMPLING", "block", "spec_sampling"},
                            Row{"DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE", "compact", "truncation"},
                            Row{"DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE", "exact", "truncation"},

@@ -112,7 +112,7 @@ bool Delivery::emit(Open& open, Output output) {
 }
 
 FinishReason Delivery::on_token(const Sequence& seq,
-                                const ChunkResult& result,
+                                const SampledToken& sampled,
                                 FinishReason reason) {
     const auto it = open_.find(seq.spec.request);
     DI_CHECK(it != open_.end());
@@ -120,14 +120,14 @@ FinishReason Delivery::on_token(const Sequence& seq,
     Part& part = open.parts[static_cast<size_t>(seq.spec.index)];
     const int32_t token = seq.tokens.back();
     const bool stopped_by_id = reason == FinishReason::kStop;
-    part.nan_logits = part.nan_logits || result.nan_logits;
+    part.nan_logits = part.nan_logits || sampled.nan_logits;
     ++open.usage.completion_tokens;
     if (seq.spec.index == 0 && seq.cached_tokens > 0) open.usage.cached_tokens = seq.cached_tokens;
     if (open.first_token_us < 0) open.first_token_us = clock_.now_us();
 
     Output o = make_output(open, seq);
     o.token_ids.push_back(token);
-    if (open.sampling->logprobs) o.logprobs.push_back(result.logprobs);
+    if (open.sampling->logprobs) o.logprobs.push_back(sampled.logprobs);
     if (seq.spec.index == 0) o.prompt_logprobs = std::exchange(open.prompt_logprobs, {});
     o.text = part.stream->push(token, &reason);
     o.finish_reason = reason;
@@ -149,8 +149,8 @@ void Delivery::on_prefill(const Sequence& seq, const ChunkResult& result) {
     // Rows before the newest commit: the first of them tells about the token after it.
     const size_t count = result.prompt_logprobs.size();
     if (count > 0 && !open.prompt_logprobs.empty()) {
-        const size_t rows_end =
-            static_cast<size_t>(seq.computed) - (result.sampled || result.empty_mask ? 1 : 0);
+        const size_t rows_end = static_cast<size_t>(seq.computed) -
+                                (!result.tokens.empty() || result.empty_mask ? 1 : 0);
         for (size_t i = 0; i < count; ++i) {
             open.prompt_logprobs[rows_end - count + i + 1] = result.prompt_logprobs[i];
         }

@@ -45,7 +45,7 @@ class Delivery final : public ScheduleSink {
     int64_t num_finished() const { return num_finished_; }
 
     FinishReason on_token(const Sequence& seq,
-                          const ChunkResult& result,
+                          const SampledToken& sampled,
                           FinishReason reason) override;
     void on_prefill(const Sequence& seq, const ChunkResult& result) override;
     void on_ended(const Sequence& seq, FinishReason reason) override;

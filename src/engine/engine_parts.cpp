@@ -79,7 +79,18 @@ SchedulerConfig scheduler_config(const EngineConfig& c, const ModelConfig& m) {
     for (const int64_t l : m.kv_source_layer_ids) align = std::lcm(align, m.ratio(l));
     s.chunk_align = static_cast<int>(align);
     s.lookback = static_cast<int>(std::max<int64_t>(0, m.engram_max_ngram_size - 1));
+    s.nextn = c.nextn;
     return s;
+}
+
+Status resolve_drafts(const ModelConfig& m, EngineConfig* c) {
+    const int64_t block = m.num_nextn_predict_layers > 0 ? m.dspark_block_size : 0;
+    if (c->nextn >= 0 && c->nextn <= block) return {};
+    const std::string found = "nextn (DEEPINFER_USE_NEXTN_DECODE) is " + std::to_string(c->nextn);
+    if (block == 0) return bad(found + ", expected 0: the checkpoint has no draft stages");
+    return bad(found + ", expected 0 to " + std::to_string(block) +
+               ", the checkpoint's dspark_block_size: drafts beyond what the drafter was trained " +
+               "for are hardly ever accepted");
 }
 
 }  // namespace
@@ -92,7 +103,10 @@ Result<PoolSizes> resolve_limits(const ModelConfig& m, EngineConfig* c) {
                        std::to_string(m.ratio(l)) + " of layer " + std::to_string(l));
         }
     }
-    if (c->max_logit_rows == 0) c->max_logit_rows = std::max<int64_t>(c->max_num_seqs, 64);
+    DI_RETURN_IF_ERROR(resolve_drafts(m, c));
+    if (c->max_logit_rows == 0) {
+        c->max_logit_rows = std::max<int64_t>(c->max_num_seqs * (1 + c->nextn), 64);
+    }
     if (c->max_logit_rows < c->max_num_seqs) {
         return bad("max_logit_rows is " + std::to_string(c->max_logit_rows) +
                    ", expected at least max_num_seqs " + std::to_string(c->max_num_seqs));
@@ -178,6 +192,8 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineConfig& reque
     limits.max_logit_rows = c.max_logit_rows;
     limits.max_positions = c.max_model_len;
     limits.block_tokens = c.block_tokens;
+    limits.ring_extra = 2 * (1 + c.nextn);
+    limits.max_draft_seqs = c.nextn > 0 ? c.max_num_seqs : 0;
     Result<std::unique_ptr<DeepseekV41>> model =
         DeepseekV41::load(*parts->checkpoint, *parts->backend, std::move(token_map.map), limits);
     if (!model.ok()) return model.status();
@@ -196,8 +212,13 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineConfig& reque
     SchedulerConfig scheduling = scheduler_config(c, m);
     scheduling.force_preempt = hooks.force_preempt;
     parts->scheduler = std::make_unique<Scheduler>(scheduling, *parts->blocks, parts->clock);
-    parts->runner = std::make_unique<ModelRunner>(
-        *parts->model, parts->cache->view(), static_cast<int32_t>(m.eos_token_id), parts->clock);
+    ModelRunner::Options running;
+    running.eos_token_id = static_cast<int32_t>(m.eos_token_id);
+    running.lookback = scheduling.lookback;
+    running.nextn = c.nextn;
+    parts->runner =
+        std::make_unique<ModelRunner>(*parts->model, parts->cache->view(), running, parts->clock);
+    parts->runner->set_draft_override(hooks.drafts);
     parts->executor = parts->runner.get();
     if (c.async_scheduling) {
         parts->threaded = make_threaded_executor(*parts->runner);

@@ -23,6 +23,7 @@ namespace deepinfer {
 /// Doors for tests: interventions that no configuration offers.
 struct EngineHooks {
     std::function<bool(uint64_t step, const Sequence&)> force_preempt;  ///< see SchedulerConfig
+    DraftOverride drafts;  ///< sees and changes what is proposed for a sequence
 };
 
 /// Members in order of dependence: destroyed last to first.

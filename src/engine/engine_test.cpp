@@ -419,7 +419,7 @@ TEST(Engine, WrongConfigurationsAreRefused) {
               StatusCode::kInvalidArgument);
     EXPECT_EQ(code([](EngineConfig& c) { c.max_logit_rows = 2; }).code(),
               StatusCode::kInvalidArgument);
-    EXPECT_EQ(code([](EngineConfig& c) { c.nextn = 3; }).code(), StatusCode::kUnimplemented);
+    EXPECT_EQ(code([](EngineConfig& c) { c.nextn = 6; }).code(), StatusCode::kInvalidArgument);
     EXPECT_EQ(code([](EngineConfig& c) { c.step_log = "/no/such/dir/x"; }).code(),
               StatusCode::kInvalidArgument);
 }

@@ -3,61 +3,110 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "engine/row_threads.h"
 
 namespace deepinfer {
 
 ModelRunner::ModelRunner(DeepseekV41& model,
                          const CacheView& cache,
-                         int32_t eos_token_id,
+                         const Options& options,
                          const Clock& clock)
     : model_(model),
       cache_(cache),
+      options_(options),
       copier_(model.backend().device(), cache),
       clock_(clock),
-      sampler_(model.config().vocab_size, {eos_token_id}) {
+      sampler_(model.config().vocab_size, {options.eos_token_id}),
+      proposer_(model, cache, sampler_, options.nextn, options.eos_token_id),
+      verifier_(sampler_, options.eos_token_id) {
     slots_.resize(static_cast<size_t>(cache.num_slots));
 }
 
 ModelRunner::~ModelRunner() = default;
 
-void ModelRunner::start(const SlotStart& s) {
-    Slot& slot = slots_[static_cast<size_t>(s.slot)];
-    slot = Slot();
-    slot.epoch = s.epoch;
-    slot.tokens = s.tokens;
-    const std::span<const int32_t> all(s.tokens);
-    slot.history.set_prompt(all.first(static_cast<size_t>(s.prompt_len)));
-    for (const int32_t id : all.subspan(static_cast<size_t>(s.prompt_len))) slot.history.append(id);
-    slot.plan.emplace(*s.sampling);
-    slot.params = s.sampling;
-    slot.seed = s.seed;
-    slot.index = static_cast<uint32_t>(s.index);
+/// Drafts for the chunks that want some. Nothing is in flight here: the step before has been
+/// sampled, so every slot's newest token is its anchor.
+void ModelRunner::propose(const StepPlan& plan) {
+    proposals_.assign(plan.chunks.size(), {});
+    if (!plan.has_drafts()) return;
+    const int64_t begin = clock_.now_us();
+    std::vector<DraftProposer::Job> jobs;
+    std::vector<size_t> chunks;
+    for (size_t i = 0; i < plan.chunks.size(); ++i) {
+        const ChunkPlan& c = plan.chunks[i];
+        SlotState& slot = slot_of(c);
+        const int64_t most = std::min<int64_t>(c.num_drafts, slot.room() - 1);
+        if (most <= 0) continue;
+        jobs.push_back({c.slot, &slot, c.window_floor, most});
+        chunks.push_back(i);
+    }
+    std::vector<Proposal> drafted = proposer_.propose(jobs);
+    for (size_t i = 0; i < chunks.size(); ++i) {
+        DraftOutcome& o = result_.chunks[chunks[i]].drafts;
+        o.num_proposed = static_cast<int32_t>(drafted[i].tokens.size());
+        o.confidence = drafted[i].confidence;
+        proposals_[chunks[i]] = std::move(drafted[i]);
+    }
+    result_.draft_us = clock_.now_us() - begin;
 }
 
 Batch ModelRunner::build_batch(const StepPlan& plan) {
     Batch batch;
     batch.seqs.reserve(plan.chunks.size());
-    for (const ChunkPlan& c : plan.chunks) {
-        const Slot& slot = slots_[static_cast<size_t>(c.slot)];
+    for (size_t i = 0; i < plan.chunks.size(); ++i) {
+        const ChunkPlan& c = plan.chunks[i];
+        ChunkResult& r = result_.chunks[i];
+        const SlotState& slot = slot_of(c);
         DI_CHECK_EQ(slot.epoch, c.epoch);
+        const int64_t known = static_cast<int64_t>(slot.tokens.size());
+        r.start_pos = c.uncertain_start ? static_cast<int32_t>(known) - 1 : c.start_pos;
+        // Complete since this was planned (its last token came in the step before): no row is run.
+        if (c.sample && slot.room() == 0) continue;
+        if (c.sample) DI_CHECK_EQ(r.start_pos + c.num_rows(), known);
+        const std::vector<int32_t>& drafts = proposals_[i].tokens;
         SequenceChunk s;
         s.slot = c.slot;
-        s.start_pos = c.start_pos;
-        s.num_tokens = c.num_rows();
+        s.start_pos = r.start_pos;
+        s.num_tokens = c.num_rows() + static_cast<int32_t>(drafts.size());
         s.window_floor = c.window_floor;
         s.write_from = c.write_from;
         s.block_ids = c.block_ids;
         s.lookback = c.lookback;
-        batch.seqs.push_back(std::move(s));
-        for (size_t k = 0; k < c.token_ids.size(); ++k) {
-            const size_t position = static_cast<size_t>(c.start_pos) + k;
-            int32_t id = c.token_ids[k];
-            // Without a token (its mask was empty) the sequence has ended and the row is a zombie.
-            if (id == kLastSampled) id = position < slot.tokens.size() ? slot.tokens[position] : 0;
-            batch.token_ids.push_back(id);
+        if (c.uncertain_start) {
+            const int64_t from = std::max<int64_t>(0, r.start_pos - options_.lookback);
+            s.lookback.assign(slot.tokens.begin() + from, slot.tokens.begin() + r.start_pos);
         }
+        r.num_rows = s.num_tokens;
+        r.drafts.num_verified = static_cast<int32_t>(drafts.size());
+        const auto first_row = static_cast<int32_t>(batch.token_ids.size());
+        for (size_t k = 0; k < c.token_ids.size(); ++k) {
+            const int32_t id = c.token_ids[k];
+            const size_t position = static_cast<size_t>(r.start_pos) + k;
+            batch.token_ids.push_back(id == kLastSampled ? slot.tokens[position] : id);
+        }
+        batch.token_ids.insert(batch.token_ids.end(), drafts.begin(), drafts.end());
+        batch.seqs.push_back(std::move(s));
+        add_logit_rows(i, first_row, &batch);
     }
     return batch;
+}
+
+void ModelRunner::add_logit_rows(size_t chunk, int32_t first_row, Batch* batch) {
+    const ChunkPlan& c = plan_->chunks[chunk];
+    ChunkResult& r = result_.chunks[chunk];
+    const auto add = [&](int32_t row) {
+        batch->logit_rows.push_back(first_row + row);
+        return static_cast<int64_t>(batch->logit_rows.size()) - 1;
+    };
+    const int32_t scored = c.prompt_logprobs ? c.num_rows() - (c.sample ? 1 : 0) : 0;
+    for (int32_t k = 0; k < scored; ++k) {
+        score_jobs_.push_back({chunk, add(k), c.start_pos + k, r.prompt_logprobs.size()});
+        r.prompt_logprobs.emplace_back();
+    }
+    if (!c.sample) return;
+    const SampleJob job{chunk, add(c.num_rows() - 1)};
+    for (int32_t k = c.num_rows(); k < r.num_rows; ++k) add(k);
+    (c.constrained ? constrained_jobs_ : free_jobs_).push_back(job);
 }
 
 void ModelRunner::launch(std::shared_ptr<const StepPlan> plan) {
@@ -67,84 +116,59 @@ void ModelRunner::launch(std::shared_ptr<const StepPlan> plan) {
     result_ = StepResult();
     result_.step = plan_->step;
     result_.chunks.resize(plan_->chunks.size());
-    for (const SlotStart& s : plan_->starts) start(s);
+    for (size_t i = 0; i < plan_->chunks.size(); ++i) {
+        result_.chunks[i].slot = plan_->chunks[i].slot;
+        result_.chunks[i].epoch = plan_->chunks[i].epoch;
+    }
+    free_jobs_.clear();
+    constrained_jobs_.clear();
+    score_jobs_.clear();
+    for (const SlotStart& s : plan_->starts) slots_[static_cast<size_t>(s.slot)].start(s);
     for (const SlotFork& f : plan_->forks) {
         copier_.copy_slot(f.from_slot, f.to_slot);
         for (const auto& [from, to] : f.blocks) copier_.copy_block(from, to);
     }
+    propose(*plan_);
+    if (listener_ && plan_->num_constrained > 0 && plan_->has_drafts()) listener_(drafts());
 
-    Batch batch = build_batch(*plan_);
-    std::vector<RowJob> jobs;
-    constrained_.clear();
-    int32_t row = 0;
-    for (size_t i = 0; i < plan_->chunks.size(); ++i) {
-        const ChunkPlan& c = plan_->chunks[i];
-        ChunkResult& r = result_.chunks[i];
-        r.slot = c.slot;
-        r.epoch = c.epoch;
-        for (int32_t k = 0; k < c.num_rows(); ++k, ++row) {
-            const bool sample = c.sample && k + 1 == c.num_rows();
-            if (!sample && !c.prompt_logprobs) continue;
-            RowJob job;
-            job.chunk = i;
-            job.logit_row = static_cast<int64_t>(batch.logit_rows.size());
-            job.position = c.start_pos + k;
-            job.sample = sample;
-            if (!sample) {
-                job.prompt_at = r.prompt_logprobs.size();
-                r.prompt_logprobs.emplace_back();
-            }
-            batch.logit_rows.push_back(row);
-            (sample && c.constrained ? constrained_ : jobs).push_back(job);
-        }
-    }
+    const Batch batch = build_batch(*plan_);
     if (!batch.token_ids.empty()) {
         const Tensor logits = model_.forward(batch, cache_);
-        Device& device = model_.backend().device();
-        const size_t count = static_cast<size_t>(logits.numel());
-        if (device.host_accessible() && logits.dtype == DType::kF32) {
-            logits_ = logits.ptr<float>();
-        } else if (count > 0) {
-            std::vector<uint8_t> raw(static_cast<size_t>(logits.bytes()));
-            device.copy_to_host(device.stream(), raw.data(), logits.data, raw.size());
-            device.stream().synchronize();
-            host_logits_.resize(count);
-            dispatch_acc(logits.dtype, [&](auto tag) {
-                const auto* from = reinterpret_cast<const decltype(tag)*>(raw.data());
-                for (size_t i = 0; i < count; ++i) host_logits_[i] = static_cast<float>(from[i]);
-            });
-            logits_ = host_logits_.data();
-        }
+        logits_ = host_logits_.read(model_.backend(), logits);
     }
     const int64_t sampling = clock_.now_us();
-    run_jobs(jobs);
+    for_rows(
+        model_.backend(),
+        static_cast<int64_t>(score_jobs_.size()),
+        [&](int64_t i, SamplerWorkspace& ws) { score(score_jobs_[static_cast<size_t>(i)], ws); });
+    sample(free_jobs_, nullptr);
     const int64_t end = clock_.now_us();
     result_.sample_us = end - sampling;
     result_.step_us = end - begin;
-    if (plan_->num_constrained == 0) {
-        done_.push_back(std::move(result_));
-        plan_ = nullptr;
+    if (plan_->num_constrained == 0) complete();
+}
+
+std::vector<ChunkDrafts> ModelRunner::drafts() {
+    DI_CHECK(plan_ != nullptr);
+    std::vector<ChunkDrafts> all;
+    for (size_t i = 0; i < plan_->chunks.size(); ++i) {
+        const ChunkPlan& c = plan_->chunks[i];
+        if (c.constrained) all.push_back({c.slot, c.epoch, proposals_[i].tokens});
     }
+    return all;
 }
 
 void ModelRunner::launch_sampling(std::vector<RowMask> masks) {
     DI_CHECK(plan_ != nullptr);
     const int64_t begin = clock_.now_us();
-    std::vector<RowJob> jobs;
-    for (RowJob job : constrained_) {
-        const ChunkPlan& c = plan_->chunks[job.chunk];
-        for (const RowMask& m : masks) {
-            if (m.slot != c.slot || m.epoch != c.epoch) continue;
-            DI_CHECK_EQ(static_cast<int64_t>(m.words.size()), (sampler_.vocab() + 31) / 32);
-            job.mask = reinterpret_cast<const int32_t*>(m.words.data());
-            jobs.push_back(job);
-        }
-    }
-    run_jobs(jobs);
-    constrained_.clear();
+    sample(constrained_jobs_, &masks);
     const int64_t spent = clock_.now_us() - begin;
     result_.sample_us += spent;
     result_.step_us += spent;
+    complete();
+}
+
+void ModelRunner::complete() {
     done_.push_back(std::move(result_));
     plan_ = nullptr;
 }
@@ -156,61 +180,40 @@ StepResult ModelRunner::collect() {
     return r;
 }
 
-void ModelRunner::run_jobs(const std::vector<RowJob>& jobs) {
-    // Rows are independent, so how they are spread over threads cannot show in a result.
-    auto* cpu = dynamic_cast<CpuStream*>(&model_.backend().device().stream());
-    const auto part = [&](int64_t begin, int64_t end) {
-        thread_local SamplerWorkspace workspace;
-        for (int64_t i = begin; i < end; ++i) run_job(jobs[static_cast<size_t>(i)], workspace);
-    };
-    const int64_t n = static_cast<int64_t>(jobs.size());
-    if (cpu != nullptr && n > 1) {
-        cpu->pool().parallel_for(n, 1, part);
-    } else {
-        part(0, n);
+void ModelRunner::sample(const std::vector<SampleJob>& jobs, const std::vector<RowMask>* masks) {
+    std::vector<DraftVerifier::Job> todo;
+    for (const SampleJob& job : jobs) {
+        const ChunkPlan& c = plan_->chunks[job.chunk];
+        DraftVerifier::Job v;
+        v.state = &slot_of(c);
+        v.logits = logits_ + job.logit_row * sampler_.vocab();
+        v.drafts = proposals_[job.chunk].tokens;
+        v.out = &result_.chunks[job.chunk];
+        if (masks != nullptr) {
+            for (const RowMask& m : *masks) {
+                if (m.slot == c.slot && m.epoch == c.epoch) v.mask = &m;
+            }
+            if (v.mask == nullptr) continue;  // it ended meanwhile
+        }
+        todo.push_back(v);
     }
-    commit_samples(jobs);
+    for_rows(
+        model_.backend(), static_cast<int64_t>(todo.size()), [&](int64_t i, SamplerWorkspace& ws) {
+            verifier_.run(todo[static_cast<size_t>(i)], ws);
+        });
 }
 
-void ModelRunner::run_job(const RowJob& job, SamplerWorkspace& workspace) {
-    const ChunkPlan& c = plan_->chunks[job.chunk];
-    const Slot& slot = slots_[static_cast<size_t>(c.slot)];
-    ChunkResult& out = result_.chunks[job.chunk];
-    const float* logits = logits_ + job.logit_row * sampler_.vocab();
-    SampleResult r;
-    if (job.sample) {
-        SampleRow row;
-        row.logits = logits;
-        row.plan = &*slot.plan;
-        row.history = &slot.history;
-        row.position = static_cast<uint32_t>(job.position + 1);
-        row.seed = slot.seed;
-        row.sub_sequence = slot.index;
-        row.grammar_mask = job.mask;
-        r = sampler_.sample(row, workspace);
-    } else {
-        const int32_t next = slot.tokens[static_cast<size_t>(job.position) + 1];
-        r = sampler_.score(logits, next, slot.params->prompt_logprobs.value_or(0), workspace);
-    }
-    TokenLogprobs& logprobs = job.sample ? out.logprobs : out.prompt_logprobs[job.prompt_at];
-    logprobs.token_id = r.token;
-    logprobs.logprob = r.logprob;
-    for (const TokenLogprob& t : r.top_logprobs) logprobs.top.emplace_back(t.token, t.logprob);
-    if (!job.sample) return;
-    out.sampled = !r.empty_mask;
-    out.token = r.token;
-    out.empty_mask = r.empty_mask;
-    out.nan_logits = r.nan_count > 0;
-}
-
-void ModelRunner::commit_samples(const std::vector<RowJob>& jobs) {
-    for (const RowJob& job : jobs) {
-        const ChunkResult& r = result_.chunks[job.chunk];
-        if (!job.sample || !r.sampled) continue;
-        Slot& slot = slots_[static_cast<size_t>(r.slot)];
-        slot.tokens.push_back(r.token);
-        slot.history.append(r.token);
-    }
+void ModelRunner::score(const ScoreJob& job, SamplerWorkspace& workspace) {
+    const SlotState& slot = slot_of(plan_->chunks[job.chunk]);
+    const int32_t next = slot.tokens[static_cast<size_t>(job.position) + 1];
+    const SampleResult r = sampler_.score(logits_ + job.logit_row * sampler_.vocab(),
+                                          next,
+                                          slot.params->prompt_logprobs.value_or(0),
+                                          workspace);
+    TokenLogprobs& out = result_.chunks[job.chunk].prompt_logprobs[job.prompt_at];
+    out.token_id = r.token;
+    out.logprob = r.logprob;
+    for (const TokenLogprob& t : r.top_logprobs) out.top.emplace_back(t.token, t.logprob);
 }
 
 }  // namespace deepinfer

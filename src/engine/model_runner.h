@@ -1,14 +1,19 @@
-// ModelRunner: the StepExecutor that runs the real model. Flattens a plan to a Batch, runs
-// forward(), samples. Keeps per slot what sampling looks back on.
+// ModelRunner: the StepExecutor that runs the real model. Drafts, flattens a plan to a Batch, runs
+// forward(), samples and verifies. Keeps per slot what sampling looks back on.
+//
+// Read next: draft_proposer.h, draft_verifier.h.
 #pragma once
 
 #include <deque>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "engine/cache_copier.h"
 #include "engine/clock.h"
+#include "engine/draft_proposer.h"
+#include "engine/draft_verifier.h"
+#include "engine/host_logits.h"
+#include "engine/slot_state.h"
 #include "engine/step_executor.h"
 #include "model/deepseek_v41.h"
 #include "sampler/sampler.h"
@@ -18,55 +23,65 @@ namespace deepinfer {
 /// One thread at a time: the one that launches.
 class ModelRunner final : public StepExecutor {
   public:
-    /// model, cache and clock outlive it. `eos_token_id` is what min_tokens bans.
+    struct Options {
+        int32_t eos_token_id = -1;  ///< what min_tokens bans and what ends a sequence
+        int lookback = 0;           ///< ids before a chunk that Engram reads
+        int nextn = 0;              ///< drafts per proposal; > 0 needs a model loaded for drafting
+    };
+    /// model, cache and clock outlive it.
     ModelRunner(DeepseekV41& model,
                 const CacheView& cache,
-                int32_t eos_token_id,
+                const Options& options,
                 const Clock& clock);
     ~ModelRunner() override;
 
     void launch(std::shared_ptr<const StepPlan> plan) override;
+    std::vector<ChunkDrafts> drafts() override;
     void launch_sampling(std::vector<RowMask> masks) override;
     StepResult collect() override;
 
+    void set_draft_override(DraftOverride f) { proposer_.set_override(std::move(f)); }
+
   private:
-    struct Slot {
-        uint32_t epoch = 0;
-        std::vector<int32_t> tokens;  ///< all known ids: prompt and outputs
-        TokenHistory history;
-        std::optional<RowPlan> plan;
-        std::shared_ptr<const SamplingParams> params;
-        uint64_t seed = 0;
-        uint32_t index = 0;
+    /// A chunk whose last rows are sampled.
+    struct SampleJob {
+        size_t chunk = 0;
+        int64_t logit_row = 0;  ///< of its first sampled row
     };
-    /// One logits row and what is wanted of it.
-    struct RowJob {
+    /// One prompt row: the log-probability of the known next token.
+    struct ScoreJob {
         size_t chunk = 0;
         int64_t logit_row = 0;
         int32_t position = 0;  ///< of the input row
-        bool sample = false;   ///< else: log-probability of the known next token
         size_t prompt_at = 0;  ///< index into the chunk's prompt_logprobs
-        const int32_t* mask = nullptr;
     };
 
-    void start(const SlotStart& s);
+    SlotState& slot_of(const ChunkPlan& c) { return slots_[static_cast<size_t>(c.slot)]; }
+    void propose(const StepPlan& plan);
     Batch build_batch(const StepPlan& plan);
-    void run_jobs(const std::vector<RowJob>& jobs);
-    void run_job(const RowJob& job, SamplerWorkspace& workspace);
-    void commit_samples(const std::vector<RowJob>& jobs);
+    void add_logit_rows(size_t chunk, int32_t first_row, Batch* batch);
+    void sample(const std::vector<SampleJob>& jobs, const std::vector<RowMask>* masks);
+    void score(const ScoreJob& job, SamplerWorkspace& workspace);
+    void complete();
 
     DeepseekV41& model_;
     const CacheView& cache_;
+    Options options_;
     CacheCopier copier_;
     const Clock& clock_;
     Sampler sampler_;
-    std::vector<Slot> slots_;
-    std::vector<float> host_logits_;  ///< when the device's memory or type needs a copy
-    const float* logits_ = nullptr;   ///< [L, V] of the step being sampled
+    DraftProposer proposer_;
+    DraftVerifier verifier_;
+    std::vector<SlotState> slots_;
+    HostLogits host_logits_;
+    const float* logits_ = nullptr;  ///< [L, V] of the step being sampled
 
-    std::shared_ptr<const StepPlan> plan_;  ///< launched, its result not complete
+    // The step launched, its result not complete
+    std::shared_ptr<const StepPlan> plan_;
     StepResult result_;
-    std::vector<RowJob> constrained_;
+    std::vector<Proposal> proposals_;  ///< per chunk; trimmed to what is verified
+    std::vector<SampleJob> free_jobs_, constrained_jobs_;
+    std::vector<ScoreJob> score_jobs_;
     std::deque<StepResult> done_;
 };
 

@@ -106,10 +106,15 @@ std::shared_ptr<const StepPlan> Scheduler::plan_step() {
     ++next_step_;
     ++stats_.steps;
     stats_.prefill_tokens += plan->num_prefill_rows;
-    stats_.decode_tokens += plan->num_decode_rows;
     stats_.replayed_tokens += plan->num_replay_rows;
     in_flight_.push_back(plan);
     return plan;
+}
+
+int64_t Scheduler::most_end(const Sequence& seq, int64_t rows, int64_t drafts) const {
+    // A sequence's last token is never run, so no position beyond max_total - 1 is needed.
+    return std::min(seq.scheduled + rows + seq.drafts_in_flight + drafts,
+                    std::max(seq.max_total, seq.scheduled + rows));
 }
 
 bool Scheduler::schedulable(const Sequence& seq) const {
@@ -135,7 +140,12 @@ int64_t Scheduler::chunk_rows(const Sequence& seq, const Budget& budget) const {
     return rows;
 }
 
-void Scheduler::add_chunk(Sequence& seq, int64_t rows, StepPlan& plan, Budget& budget) {
+int64_t Scheduler::useful_drafts(const Sequence& seq) const {
+    if (config_.nextn == 0 || seq.scheduled < seq.prompt_len) return 0;
+    return std::clamp<int64_t>(seq.max_total - seq.total() - 1, 0, config_.nextn);
+}
+
+void Scheduler::add_chunk(Sequence& seq, int64_t rows, StepPlan& plan, Budget& budget, int drafts) {
     ChunkPlan c;
     c.slot = seq.slot;
     c.epoch = seq.epoch;
@@ -145,22 +155,27 @@ void Scheduler::add_chunk(Sequence& seq, int64_t rows, StepPlan& plan, Budget& b
     const int64_t known = static_cast<int64_t>(seq.tokens.size());
     const int64_t end = seq.scheduled + rows;
     DI_CHECK_LE(end, seq.total());
+    c.num_drafts = drafts;
+    c.uncertain_start = seq.drafts_in_flight > 0;
     const auto ids = seq.tokens.begin();
     c.token_ids.assign(ids + seq.scheduled, ids + std::min(end, known));
     if (end > known) c.token_ids.push_back(kLastSampled);
+    if (c.uncertain_start) c.token_ids = {kLastSampled};
     DI_CHECK_LE(seq.scheduled, known);  // so all that Engram looks back on is known here
     const int64_t from = std::max<int64_t>(0, seq.scheduled - config_.lookback);
-    c.lookback.assign(ids + from, ids + seq.scheduled);
-    const int64_t num_blocks = blocks_of(end);
+    if (!c.uncertain_start) c.lookback.assign(ids + from, ids + seq.scheduled);
+    const int64_t num_blocks = blocks_of(most_end(seq, rows, drafts));
     c.block_ids.assign(seq.blocks.ids.begin(), seq.blocks.ids.begin() + num_blocks);
     c.sample = end == seq.total();
     c.constrained = c.sample && seq.spec.constraint != nullptr;
     c.decode = rows == 1 && seq.scheduled >= seq.prompt_len;
+    DI_CHECK(c.decode || (drafts == 0 && !c.uncertain_start));
     c.prompt_logprobs = seq.spec.sampling->prompt_logprobs.has_value() && seq.num_output() == 0 &&
                         seq.spec.index == 0 && seq.scheduled < seq.prompt_len;
 
-    const int64_t logit_rows = c.prompt_logprobs ? rows : (c.sample ? 1 : 0);
-    budget.rows -= rows;
+    const int64_t logit_rows = c.prompt_logprobs ? rows : (c.sample ? 1 + drafts : 0);
+    budget.rows -= rows + drafts;
+    plan.num_draft_rows += drafts;
     budget.logit_rows -= logit_rows;
     DI_CHECK_GE(budget.rows, 0);
     DI_CHECK_GE(budget.logit_rows, 0);
@@ -180,6 +195,7 @@ void Scheduler::add_chunk(Sequence& seq, int64_t rows, StepPlan& plan, Budget& b
 
     seq.scheduled = end;
     if (c.sample) ++seq.samples_in_flight;
+    seq.drafts_in_flight += drafts;
     seq.last_step = plan.step;
     if (seq.first_scheduled_us < 0) seq.first_scheduled_us = clock_.now_us();
     plan.chunks.push_back(std::move(c));
@@ -205,6 +221,7 @@ void Scheduler::start_slot(Sequence& seq, StepPlan& plan) {
     start.request = seq.spec.request;
     start.index = seq.spec.index;
     start.prompt_len = seq.prompt_len;
+    start.max_total = seq.max_total;
     start.tokens = seq.tokens;
     start.seed = seq.spec.seed;
     start.sampling = seq.spec.sampling;
@@ -217,7 +234,7 @@ void Scheduler::free_slot(Sequence& seq) {
     slot_owner_[static_cast<size_t>(seq.slot)] = nullptr;
     free_slots_.insert(seq.slot);
     seq.slot = -1;
-    seq.samples_in_flight = 0;
+    seq.samples_in_flight = seq.drafts_in_flight = 0;
 }
 
 void Scheduler::end(Sequence& seq) {
@@ -270,6 +287,31 @@ FinishReason Scheduler::reason_of_token(const Sequence& seq, int32_t token) cons
     return full ? FinishReason::kLength : FinishReason::kNone;
 }
 
+FinishReason Scheduler::append_tokens(Sequence& seq,
+                                      const ChunkPlan& c,
+                                      const ChunkResult& r,
+                                      ScheduleSink& sink) {
+    for (size_t i = 0; i < r.tokens.size(); ++i) {
+        const SampledToken& t = r.tokens[i];
+        DI_CHECK_GE(t.id, 0);
+        seq.tokens.push_back(t.id);
+        if (i > 0) {  // the token before it was a draft, and its row is committed now
+            ++seq.computed;
+            ++seq.scheduled;
+            seq.charged = std::max(seq.charged, seq.computed);
+            tenants_.charge(seq.spec.tenant, TenantCounters::kOutputWeight);
+        }
+        // The mask allowed it, so it is accepted.
+        if (seq.spec.constraint) DI_CHECK(seq.spec.constraint->accept(t.id));
+        ++stats_.output_tokens;
+        blocks_.commit(seq.blocks, seq.tokens, std::max(seq.computed, seq.write_from));
+        if (i == 0 && is_prompt_chunk(c, seq)) sink.on_prefill(seq, r);
+        const FinishReason reason = sink.on_token(seq, t, reason_of_token(seq, t.id));
+        if (reason != FinishReason::kNone) return reason;
+    }
+    return r.empty_mask ? FinishReason::kEmptyMask : FinishReason::kNone;
+}
+
 void Scheduler::finish_step(const StepResult& result, ScheduleSink& sink) {
     DI_CHECK(!in_flight_.empty());
     const std::shared_ptr<const StepPlan> plan = in_flight_.front();
@@ -281,45 +323,60 @@ void Scheduler::finish_step(const StepResult& result, ScheduleSink& sink) {
         const ChunkPlan& c = plan->chunks[i];
         const ChunkResult& r = result.chunks[i];
         DI_CHECK(r.slot == c.slot && r.epoch == c.epoch);
+        stats_.draft_rows += r.drafts.num_verified;
+        if (c.decode) stats_.decode_tokens += r.num_rows - r.drafts.num_verified;
         Sequence* seq = owner(c.slot, c.epoch);
         if (seq == nullptr) {  // it ended or was preempted after this row had been launched
-            if (c.sample) ++stats_.zombie_tokens;
+            stats_.zombie_tokens += static_cast<int64_t>(r.tokens.size());
             continue;
         }
-        DI_CHECK_EQ(seq->computed, c.start_pos);
-        seq->computed = c.start_pos + c.num_rows();
+        DI_CHECK(c.uncertain_start || c.start_pos == seq->computed);
+        DI_CHECK_EQ(r.start_pos, seq->computed);
+        DI_CHECK_LE(c.start_pos, r.start_pos);
+        DI_CHECK_EQ(r.num_rows, c.num_rows() + r.drafts.num_verified);
+        DI_CHECK_LE(static_cast<int64_t>(r.tokens.size()), 1 + r.drafts.num_verified);
+        DI_CHECK(c.sample == (!r.tokens.empty() || r.empty_mask));
+        seq->computed = r.start_pos + c.num_rows();
         if (c.sample) --seq->samples_in_flight;
-        const bool appended = c.sample && !r.empty_mask;
-        if (appended) {
-            DI_CHECK(r.sampled && r.token >= 0);
-            seq->tokens.push_back(r.token);
-            // The mask allowed it, so it is accepted.
-            if (seq->spec.constraint) DI_CHECK(seq->spec.constraint->accept(r.token));
-            ++stats_.output_tokens;
+        seq->drafts_in_flight -= c.num_drafts;
+        const size_t before = seq->tokens.size();
+        if (r.tokens.empty()) {
+            blocks_.commit(seq->blocks, seq->tokens, std::max(seq->computed, seq->write_from));
+            if (is_prompt_chunk(c, *seq)) sink.on_prefill(*seq, r);
         }
-        blocks_.commit(seq->blocks, seq->tokens, std::max(seq->computed, seq->write_from));
-        if (is_prompt_chunk(c, *seq)) sink.on_prefill(*seq, r);
-        FinishReason reason = FinishReason::kNone;
-        if (appended) {
-            reason = sink.on_token(*seq, r, reason_of_token(*seq, r.token));
-        } else if (c.sample) {
-            reason = FinishReason::kEmptyMask;
-        }
+        const FinishReason reason = append_tokens(*seq, c, r, sink);
         if (reason == FinishReason::kNone) continue;
+        // Of the tokens behind the end nobody hears.
+        stats_.zombie_tokens +=
+            static_cast<int64_t>(r.tokens.size() - (seq->tokens.size() - before));
         ended.push_back(seq->spec.request);
         end(*seq);
-        if (!appended) sink.on_ended(*seq, reason);
+        if (reason == FinishReason::kEmptyMask) sink.on_ended(*seq, reason);
     }
     for (const uint64_t request : ended) forget_finished(request);
 }
 
-std::vector<RowMask> Scheduler::fill_masks(const StepPlan& plan) {
+std::vector<RowMask> Scheduler::fill_masks(const StepPlan& plan,
+                                           const std::vector<ChunkDrafts>& drafts) {
     std::vector<RowMask> masks;
     for (const ChunkPlan& c : plan.chunks) {
         if (!c.constrained) continue;
         const Sequence* seq = owner(c.slot, c.epoch);
         if (seq == nullptr) continue;
-        masks.push_back({c.slot, c.epoch, seq->spec.constraint->mask()});
+        TokenConstraint& form = *seq->spec.constraint;
+        RowMask mask{c.slot, c.epoch, {}};
+        mask.rows.push_back(form.mask());
+        int accepted = 0;
+        for (const ChunkDrafts& d : drafts) {
+            if (d.slot != c.slot || d.epoch != c.epoch) continue;
+            for (const int32_t token : d.tokens) {
+                if (!form.accept(token)) break;  // dead: it and all behind it
+                ++accepted;
+                mask.rows.push_back(form.mask());
+            }
+        }
+        form.rollback(accepted);
+        masks.push_back(std::move(mask));
     }
     return masks;
 }
@@ -343,6 +400,7 @@ void Scheduler::check_invariants() const {
             DI_CHECK_LE(seq->scheduled, seq->total());
             DI_CHECK_LE(seq->total(), seq->max_total);
             DI_CHECK_LE(seq->samples_in_flight, 2);  // one step in flight, one planned
+            DI_CHECK_LE(seq->drafts_in_flight, 2 * config_.nextn);
         }
     }
     DI_CHECK_EQ(static_cast<int64_t>(slots.size()), config_.max_num_seqs);

@@ -43,6 +43,7 @@ struct SchedulerConfig {
     ReplayGeometry replay_geometry;
     int chunk_align = 1;  ///< lcm of the compression ratios: whole groups where it costs nothing
     int lookback = 3;     ///< ids before a chunk that Engram reads
+    int nextn = 0;        ///< drafts that a decode verifies at most
     /// Tests: sequences that decode and for which this says true are preempted before the step is
     /// planned.
     std::function<bool(uint64_t step, const Sequence&)> force_preempt;
@@ -52,6 +53,7 @@ struct SchedulerConfig {
 struct SchedulerStats {
     int64_t steps = 0, prefill_tokens = 0, decode_tokens = 0, output_tokens = 0, zombie_tokens = 0;
     int64_t prefix_query_tokens = 0, prefix_hit_tokens = 0, replayed_tokens = 0, preemptions = 0;
+    int64_t draft_rows = 0;  ///< rows of drafts computed
 };
 
 /// Hears what finish_step and abort decided. Calls come from inside those functions and must not
@@ -60,9 +62,10 @@ class ScheduleSink {
   public:
     virtual ~ScheduleSink() = default;
     /// A token was appended (it is seq.tokens.back()). `reason` says whether it ends the sequence
-    /// by id or length; the sink may end it by text: what it returns counts.
+    /// by id or length; the sink may end it by text: what it returns counts. Tokens that the step
+    /// gave behind the last one are dropped.
     virtual FinishReason on_token(const Sequence& seq,
-                                  const ChunkResult& result,
+                                  const SampledToken& token,
                                   FinishReason reason) = 0;
     /// Prompt rows were committed. Comes before on_token of the same step.
     virtual void on_prefill(const Sequence& seq, const ChunkResult& result) = 0;
@@ -94,7 +97,8 @@ class Scheduler {
     /// Results of the oldest planned, unfinished, not empty step.
     void finish_step(const StepResult& result, ScheduleSink& sink);
     /// Masks for the constrained rows of the newest plan, once the step before it is finished.
-    std::vector<RowMask> fill_masks(const StepPlan& plan);
+    /// `drafts`: what that plan verifies for them (StepExecutor::drafts).
+    std::vector<RowMask> fill_masks(const StepPlan& plan, const std::vector<ChunkDrafts>& drafts);
 
     bool has_unfinished() const { return !sequences_.empty(); }
     int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
@@ -131,11 +135,22 @@ class Scheduler {
     /// Rows the next chunk of seq may have; 0 when the budget does not allow one.
     int64_t chunk_rows(const Sequence& seq, const Budget& budget) const;
     /// Writes the chunk [scheduled, scheduled + rows); its blocks exist already.
-    void add_chunk(Sequence& seq, int64_t rows, StepPlan& plan, Budget& budget);
+    void add_chunk(Sequence& seq, int64_t rows, StepPlan& plan, Budget& budget, int drafts = 0);
+    /// Drafts that the next decode of seq could use: its newest token and the last one need none.
+    int64_t useful_drafts(const Sequence& seq) const;
+    /// Positions that a chunk's rows may reach, whatever the steps in flight accept.
+    int64_t most_end(const Sequence& seq, int64_t rows, int64_t drafts) const;
+    /// Rows that drafts may take beside the certain rows of this many decodes.
+    int64_t spare_for_drafts(int64_t decodes, const Budget& budget) const;
     void start_slot(Sequence& seq, StepPlan& plan);
     bool schedulable(const Sequence& seq) const;
 
     void free_slot(Sequence& seq);
+    /// Takes over a chunk's tokens until one ends the sequence.
+    FinishReason append_tokens(Sequence& seq,
+                               const ChunkPlan& plan,
+                               const ChunkResult& result,
+                               ScheduleSink& sink);
     void end(Sequence& seq);
     void forget_finished(uint64_t request);
     FinishReason reason_of_token(const Sequence& seq, int32_t token) const;

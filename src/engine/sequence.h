@@ -35,8 +35,9 @@ enum class SequenceState {
 /// Owned by the scheduler, touched by its thread only.
 ///
 /// Positions: [0, computed) are committed, [computed, scheduled) are in launched steps. tokens
-/// holds the committed ids; with a sample in flight one more exists that only the executor knows
-/// yet. Always: computed <= scheduled <= total(), and computed <= tokens.size().
+/// holds the committed ids; with a sample in flight at least one more exists that only the executor
+/// knows yet, and with drafts in flight perhaps some more. scheduled and total() count the least
+/// that can be. Always: computed <= scheduled <= total(), and computed <= tokens.size().
 struct Sequence {
     SequenceSpec spec;
     SequenceState state = SequenceState::kWaiting;
@@ -54,6 +55,7 @@ struct Sequence {
     int64_t scheduled = 0;
     int64_t computed = 0;
     int32_t samples_in_flight = 0;
+    int32_t drafts_in_flight = 0;
     int64_t window_floor = 0;
     int64_t write_from = 0;
     uint64_t last_step = 0;          ///< when a row of it was last planned
@@ -63,12 +65,15 @@ struct Sequence {
     std::vector<Sequence*> siblings;  ///< of sub-sequence 0: those that wait for its prompt
     Sequence* leader = nullptr;       ///< of a waiting sibling
 
-    /// Length including the token in flight.
+    /// Length including the token in flight, if no draft is accepted.
     int64_t total() const { return static_cast<int64_t>(tokens.size()) + samples_in_flight; }
     /// Rows that could be planned now.
     int64_t remaining() const { return total() - scheduled; }
-    /// All tokens it may have exist or are in flight: nothing is left to plan. Exact, because every
-    /// step in flight yields one token.
+    /// The length if every draft in flight is accepted.
+    int64_t most_total() const { return total() + drafts_in_flight; }
+    /// All tokens it may have exist or are in flight: nothing is left to plan. Every step in flight
+    /// yields one token at least; if accepted drafts complete it sooner, the executor drops the
+    /// rows.
     bool length_reached() const { return total() >= max_total; }
     int64_t num_output() const { return static_cast<int64_t>(tokens.size()) - prompt_len; }
 };

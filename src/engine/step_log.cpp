@@ -32,19 +32,26 @@ void StepLog::write(const StepPlan& plan,
         if (requests.size() > 1) requests += ',';
         requests += std::to_string(s.request);
     }
-    for (const ChunkResult& r : result.chunks) tokens += r.sampled ? 1 : 0;
+    int64_t drafts = 0, verified = 0, accepted = 0;
+    for (const ChunkResult& r : result.chunks) {
+        tokens += static_cast<int64_t>(r.tokens.size());
+        drafts += r.drafts.num_proposed;
+        verified += r.drafts.num_verified;
+        accepted += r.drafts.num_accepted;
+    }
     JsonLine j;
     j.integer("step", static_cast<int64_t>(plan.step));
     j.integer("seqs", static_cast<int64_t>(plan.chunks.size()));
     j.integer("prefill_rows", plan.num_prefill_rows).integer("decode_rows", plan.num_decode_rows);
     j.integer("replay_rows", plan.num_replay_rows).integer("tokens", tokens);
+    j.integer("drafts", drafts).integer("verified", verified).integer("accepted", accepted);
     j.integer("admitted", plan.num_admitted).integer("preempted", plan.num_preempted);
     j.integer("constrained", plan.num_constrained).raw("started_requests", requests + "]");
     j.integer("running", scheduler.num_running()).integer("waiting", scheduler.num_waiting());
     j.integer("free_blocks", blocks.free_blocks()).integer("total_blocks", blocks.total_blocks());
     j.integer("plan_us", times.plan_us).integer("wait_us", times.wait_us);
     j.integer("commit_us", times.commit_us).integer("step_us", result.step_us);
-    j.integer("sample_us", result.sample_us);
+    j.integer("sample_us", result.sample_us).integer("draft_us", result.draft_us);
     std::fprintf(file_, "%s\n", j.str().c_str());
 }
 

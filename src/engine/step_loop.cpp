@@ -29,6 +29,12 @@ class LoopBase : public StepLoop {
         return launched;
     }
 
+    void launch_sampling(const StepPlan& plan) {
+        std::vector<ChunkDrafts> drafts;
+        if (plan.has_drafts()) drafts = executor_.drafts();
+        executor_.launch_sampling(scheduler_.fill_masks(plan, drafts));
+    }
+
     void finish(const Launched& launched, ScheduleSink& sink) {
         StepTimes times;
         times.plan_us = launched.plan_us;
@@ -55,9 +61,7 @@ class PlainLoop final : public LoopBase {
         const Launched next = plan();
         if (next.plan->empty()) return false;
         executor_.launch(next.plan);
-        if (next.plan->num_constrained > 0) {
-            executor_.launch_sampling(scheduler_.fill_masks(*next.plan));
-        }
+        if (next.plan->num_constrained > 0) launch_sampling(*next.plan);
         finish(next, sink);
         return true;
     }
@@ -77,9 +81,7 @@ class AsyncLoop final : public LoopBase {
         if (flying_.plan) finish(flying_, sink);
         // The masks of this step needed the tokens of the one before; unconstrained rows did not
         // wait.
-        if (next.plan->num_constrained > 0) {
-            executor_.launch_sampling(scheduler_.fill_masks(*next.plan));
-        }
+        if (next.plan->num_constrained > 0) launch_sampling(*next.plan);
         flying_ = launches ? std::move(next) : Launched{};
         return true;
     }

@@ -8,7 +8,8 @@ bool SlotStart::operator==(const SlotStart& o) const {
     const bool same_params =
         sampling == o.sampling || (sampling && o.sampling && *sampling == *o.sampling);
     return slot == o.slot && epoch == o.epoch && request == o.request && index == o.index &&
-           prompt_len == o.prompt_len && tokens == o.tokens && seed == o.seed && same_params;
+           prompt_len == o.prompt_len && max_total == o.max_total && tokens == o.tokens &&
+           seed == o.seed && same_params;
 }
 
 std::string StepPlan::to_json() const {
@@ -43,6 +44,8 @@ std::string StepPlan::to_json() const {
         JsonLine j;
         j.integer("slot", c.slot).integer("epoch", c.epoch).integer("start", c.start_pos);
         j.integer("rows", c.num_rows());
+        if (c.num_drafts != 0) j.integer("drafts", c.num_drafts);
+        if (c.uncertain_start) j.boolean("uncertain_start", true);
         if (c.window_floor != 0) j.integer("window_floor", c.window_floor);
         if (c.write_from != 0) j.integer("write_from", c.write_from);
         j.boolean("decode", c.decode).boolean("sample", c.sample);
@@ -54,6 +57,7 @@ std::string StepPlan::to_json() const {
     JsonLine j;
     j.integer("step", static_cast<int64_t>(step));
     j.integer("prefill_rows", num_prefill_rows).integer("decode_rows", num_decode_rows);
+    j.integer("draft_rows", num_draft_rows).integer("draft_budget", draft_budget);
     j.integer("replay_rows", num_replay_rows).integer("admitted", num_admitted);
     j.integer("preempted", num_preempted).integer("constrained", num_constrained);
     j.raw("starts", starts_json + "]").raw("forks", forks_json + "]");

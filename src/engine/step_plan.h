@@ -19,6 +19,8 @@ namespace deepinfer {
 /// Input id of a row whose token is sampled by the step before: the executor takes the slot's last
 /// one.
 inline constexpr int32_t kLastSampled = -1;
+/// StepPlan::draft_budget: every draft that the chunks ask for is verified.
+inline constexpr int64_t kAllDrafts = -1;
 
 /// A slot starts to serve a sequence, anew (epoch): the executor forgets what the slot held before.
 struct SlotStart {
@@ -27,6 +29,7 @@ struct SlotStart {
     uint64_t request = 0;
     int32_t index = 0;  ///< sub-sequence, enters the random numbers
     int64_t prompt_len = 0;
+    int64_t max_total = 0;        ///< tokens it may have in all: the executor never samples beyond
     std::vector<int32_t> tokens;  ///< everything known: the prompt, after a preemption outputs too
     uint64_t seed = 0;
     std::shared_ptr<const SamplingParams> sampling;
@@ -45,22 +48,33 @@ struct SlotFork {
 };
 
 /// The rows of one sequence in this step.
+///
+/// A decode may also verify drafts: up to num_drafts rows behind its one certain row. How many
+/// drafts the step before it accepted is not known when it is planned, so start_pos is then the
+/// least it can be and block_ids cover the most; the executor, which knows, starts at the slot's
+/// newest token and says where that was (ChunkResult::start_pos). If that step completed the
+/// sequence (max_total, a stop id) the chunk has no rows at all.
 struct ChunkPlan {
     int32_t slot = 0;
     uint32_t epoch = 0;
     int32_t start_pos = 0;
+    int32_t num_drafts = 0;    ///< drafts to verify at most
     int32_t window_floor = 0;  ///< first position of a replay: window reads stay at or above it
     int32_t write_from = 0;    ///< global rows below are a prefix hit's: never rewritten
     std::vector<int32_t> token_ids;  ///< one per row; the last may be kLastSampled
-    std::vector<int32_t> lookback;   ///< up to three ids before start_pos, oldest first
-    std::vector<int32_t> block_ids;  ///< blocks of positions [0, start_pos + rows)
+    std::vector<int32_t> lookback;  ///< up to three ids before start_pos, oldest first; of a decode
+                                    ///< with an uncertain start: empty, the executor knows them
+    std::vector<int32_t> block_ids;  ///< blocks of positions [0, start_pos + rows), or beyond
     bool decode = false;             ///< one row that continues an output (statistics)
     bool sample = false;             ///< the last row yields the next token
     bool constrained = false;        ///< sampled in the second launch, under a mask
     bool prompt_logprobs =
         false;  ///< every row but a sampled one yields the logprob of its successor
 
+    /// Rows without drafts.
     int32_t num_rows() const { return static_cast<int32_t>(token_ids.size()); }
+    /// Drafts are in flight: start_pos is the least.
+    bool uncertain_start = false;
     bool operator==(const ChunkPlan&) const = default;
 };
 
@@ -69,12 +83,19 @@ struct StepPlan {
     std::vector<SlotStart> starts;
     std::vector<SlotFork> forks;
     std::vector<ChunkPlan> chunks;  ///< in row order
+    /// Drafts verified in this step at most, those that are likeliest accepted first (with the
+    /// survival from draft_temperatures); kAllDrafts: what the chunks say.
+    int64_t draft_budget = kAllDrafts;
+    std::vector<float> draft_temperatures;  ///< [nextn] calibration of the confidences; empty: 1
 
     // For logs
     int64_t num_prefill_rows = 0, num_decode_rows = 0, num_replay_rows = 0;
+    int64_t num_draft_rows = 0;  ///< at most
     int32_t num_admitted = 0, num_preempted = 0, num_constrained = 0;
 
-    int64_t num_rows() const { return num_prefill_rows + num_decode_rows; }
+    /// At most: drafts may turn out fewer.
+    int64_t num_rows() const { return num_prefill_rows + num_decode_rows + num_draft_rows; }
+    bool has_drafts() const { return num_draft_rows > 0; }
     /// Nothing to launch. (Starts and forks alone do need a launch.)
     bool empty() const { return chunks.empty() && starts.empty() && forks.empty(); }
     bool operator==(const StepPlan&) const = default;
@@ -83,23 +104,49 @@ struct StepPlan {
     std::string to_json() const;
 };
 
-/// Mask of a constrained row: bit v%32 of word v/32, 1 = allowed. Absent for a sequence that ended
-/// meanwhile: its row is not sampled.
+/// Masks of a constrained chunk's sampled rows: bit v%32 of word v/32, 1 = allowed. Row 0 is that
+/// of the certain row, row j supposes that drafts 1 to j were accepted; they end before a draft
+/// that the form refuses, since nothing behind it can be. Absent for a sequence that ended
+/// meanwhile: its rows are not sampled.
 struct RowMask {
     int32_t slot = 0;
     uint32_t epoch = 0;
-    std::vector<uint32_t> words;
+    std::vector<std::vector<uint32_t>> rows;
+};
+
+/// The drafts that a launched step verifies for a constrained chunk: what its masks must suppose.
+struct ChunkDrafts {
+    int32_t slot = 0;
+    uint32_t epoch = 0;
+    std::vector<int32_t> tokens;
+};
+
+/// One token of a step's result.
+struct SampledToken {
+    int32_t id = -1;
+    bool nan_logits = false;
+    TokenLogprobs logprobs;  ///< if asked
+};
+
+/// What became of a chunk's drafts.
+struct DraftOutcome {
+    int32_t num_proposed = 0;       ///< drafts made
+    int32_t num_verified = 0;       ///< of those, given rows
+    int32_t num_accepted = 0;       ///< of those, accepted (before a stop id at most)
+    std::vector<float> confidence;  ///< [num_proposed] raw logits
+    bool bonus = false;  ///< the last token is not a draft: correction, or behind all drafts
 };
 
 /// What a chunk gave.
 struct ChunkResult {
     int32_t slot = 0;
     uint32_t epoch = 0;
-    int32_t token = -1;  ///< −1: nothing was sampled
-    bool sampled = false;
-    bool empty_mask = false;  ///< no token was allowed
-    bool nan_logits = false;
-    TokenLogprobs logprobs;  ///< if asked
+    int32_t start_pos = 0;  ///< where its rows began
+    int32_t num_rows = 0;   ///< run, drafts included
+    /// In order: accepted drafts, then one token of the model's own. Empty: nothing was sampled.
+    std::vector<SampledToken> tokens;
+    bool empty_mask = false;  ///< behind the tokens no other was allowed
+    DraftOutcome drafts;
     std::vector<TokenLogprobs>
         prompt_logprobs;  ///< of positions start_pos + 1 …, if the plan said so
 };
@@ -107,7 +154,7 @@ struct ChunkResult {
 struct StepResult {
     uint64_t step = 0;
     std::vector<ChunkResult> chunks;  ///< one per chunk of the plan, in its order
-    int64_t step_us = 0, sample_us = 0;
+    int64_t step_us = 0, sample_us = 0, draft_us = 0;
 };
 
 }  // namespace deepinfer

@@ -3,6 +3,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "base/check.h"
@@ -13,7 +14,15 @@ namespace {
 
 class ThreadedExecutor final : public StepExecutor {
   public:
-    explicit ThreadedExecutor(StepExecutor& inner) : inner_(inner), thread_([this] { run(); }) {}
+    explicit ThreadedExecutor(StepExecutor& inner) : inner_(inner), thread_([this] { run(); }) {
+        inner_.set_draft_listener([this](std::vector<ChunkDrafts> drafts) {
+            {
+                const std::lock_guard<std::mutex> lock(mutex_);
+                drafts_ = std::move(drafts);
+            }
+            drafted_.notify_one();
+        });
+    }
 
     ~ThreadedExecutor() override {
         {
@@ -33,6 +42,14 @@ class ThreadedExecutor final : public StepExecutor {
         // std::function wants a copyable target.
         auto shared = std::make_shared<std::vector<RowMask>>(std::move(masks));
         push([this, shared] { inner_.launch_sampling(std::move(*shared)); }, true);
+    }
+
+    std::vector<ChunkDrafts> drafts() override {
+        std::unique_lock<std::mutex> lock(mutex_);
+        drafted_.wait(lock, [this] { return drafts_.has_value(); });
+        std::vector<ChunkDrafts> d = std::move(*drafts_);
+        drafts_.reset();
+        return d;
     }
 
     StepResult collect() override {
@@ -80,7 +97,9 @@ class ThreadedExecutor final : public StepExecutor {
 
     StepExecutor& inner_;
     std::mutex mutex_;
-    std::condition_variable work_, done_;
+    std::condition_variable work_, done_, drafted_;
+    std::optional<std::vector<ChunkDrafts>>
+        drafts_;  ///< of the newest step that has constrained ones
     std::deque<Task> tasks_;
     std::deque<StepResult> results_;
     bool stop_ = false;

@@ -8,7 +8,8 @@ std::string MatrixCase::name() const {
     return "batch " + std::to_string(batch) + ", budget " + std::to_string(budget) + ", threads " +
            std::to_string(threads) + (async ? ", async" : ", plain") + (caching ? ", cached" : "") +
            ", preempt " + std::to_string(preempt) + (kv_cache_bytes > 0 ? ", small pool" : "") +
-           (repeat ? ", second run" : "");
+           (repeat ? ", second run" : "") + ", nextn " + std::to_string(nextn) +
+           (varlen ? ", varlen" : "");
 }
 
 std::vector<Request> matrix_requests(int64_t vocab,
@@ -52,6 +53,8 @@ MatrixResult run_matrix_case(const std::string& checkpoint,
     config.threads = c.threads;
     config.async_scheduling = c.async;
     config.prefix_caching = c.caching;
+    config.nextn = c.nextn;
+    config.varlen = c.varlen;
     if (c.kv_cache_bytes > 0) {
         config.kv_cache_bytes = c.kv_cache_bytes;
         config.max_model_len = 0;
@@ -71,6 +74,7 @@ MatrixResult run_matrix_case(const std::string& checkpoint,
     MatrixResult result;
     for (const Completion& done : lab.run(requests)) result.digests.push_back(digest(done));
     result.preemptions = lab.scheduler().stats().preemptions;
+    result.draft_rows = lab.scheduler().stats().draft_rows;
     result.hit_tokens = lab.scheduler().stats().prefix_hit_tokens;
     return result;
 }

@@ -17,7 +17,9 @@ struct MatrixCase {
     bool caching = true;
     double preempt = 0;          ///< share of (step, sequence) pairs
     int64_t kv_cache_bytes = 0;  ///< 0 = ample
-    bool repeat = false;         ///< run the set twice: the second time prefixes are cached
+    int nextn = 0;               ///< drafts that a decode verifies
+    bool varlen = false;
+    bool repeat = false;  ///< run the set twice: the second time prefixes are cached
 
     std::string name() const;
 };
@@ -32,6 +34,7 @@ struct MatrixResult {
     std::vector<std::string> digests;  ///< per request; of the second run with `repeat`
     int64_t preemptions = 0;
     int64_t hit_tokens = 0;
+    int64_t draft_rows = 0;
 };
 MatrixResult run_matrix_case(const std::string& checkpoint,
                              const MatrixCase& c,

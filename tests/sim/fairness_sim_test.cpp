@@ -60,7 +60,7 @@ class Market final : public ScheduleSink {
         clock.now += 10'000;
     }
 
-    FinishReason on_token(const Sequence& seq, const ChunkResult&, FinishReason reason) override {
+    FinishReason on_token(const Sequence& seq, const SampledToken&, FinishReason reason) override {
         ++output[seq.spec.tenant];
         if (seq.num_output() == 1) service[seq.spec.tenant] += seq.prompt_len;
         service[seq.spec.tenant] += TenantCounters::kOutputWeight;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace deepinfer::sim {
 
 FakeExecutor::FakeExecutor(const FakeMemoryShape& shape)
@@ -43,40 +45,95 @@ void FakeExecutor::launch(std::shared_ptr<const StepPlan> plan) {
         }
     }
     std::vector<int32_t> seen;
-    for (const ChunkPlan& c : plan_->chunks) {
+    drafts_.assign(plan_->chunks.size(), {});
+    int64_t verified = 0;
+    for (size_t i = 0; i < plan_->chunks.size(); ++i) {
+        const ChunkPlan& c = plan_->chunks[i];
         if (std::find(seen.begin(), seen.end(), c.slot) != seen.end())
             fail("a slot twice in a step");
         seen.push_back(c.slot);
-        Slot& slot = slots_[static_cast<size_t>(c.slot)];
         ChunkResult r;
         r.slot = c.slot;
         r.epoch = c.epoch;
-        if (slot.epoch != c.epoch) fail("chunk of an epoch that never started");
-        for (int64_t k = 0; k < c.num_rows(); ++k) run_row(c, slot, c.start_pos + k);
-        if (c.sample && !c.constrained) sample(c, false, &r);
         result_.chunks.push_back(r);
+        if (slots_[static_cast<size_t>(c.slot)].epoch != c.epoch)
+            fail("chunk of an epoch that never started");
+        run_chunk(i);
+        verified += static_cast<int64_t>(drafts_[i].size());
+        if (c.sample && !c.constrained) sample(i, nullptr);
     }
+    if (plan_->draft_budget != kAllDrafts && verified > plan_->draft_budget)
+        fail("more drafts than the budget");
+    if (listener_ && plan_->num_constrained > 0 && plan_->has_drafts()) listener_(drafts());
     if (plan_->num_constrained == 0) {
         done_.push_back(std::move(result_));
         plan_ = nullptr;
     }
 }
 
-void FakeExecutor::run_row(const ChunkPlan& c, Slot& slot, int64_t p) {
+std::vector<ChunkDrafts> FakeExecutor::drafts() {
+    std::vector<ChunkDrafts> all;
+    for (size_t i = 0; i < plan_->chunks.size(); ++i) {
+        const ChunkPlan& c = plan_->chunks[i];
+        if (c.constrained) all.push_back({c.slot, c.epoch, drafts_[i]});
+    }
+    return all;
+}
+
+/// Right for a while, then wrong; sometimes fewer than were asked for.
+void FakeExecutor::propose(const ChunkPlan& c,
+                           const Slot& slot,
+                           std::vector<int32_t>* drafts) const {
+    const int64_t room = slot.start.max_total - static_cast<int64_t>(slot.tokens.size());
+    int64_t count = std::min<int64_t>(c.num_drafts, room - 1);
+    uint64_t prefix = slot.prefix.back();
+    if (mix(prefix ^ 0xF00Du) % 5 == 0) count /= 2;
+    if (plan_->draft_budget != kAllDrafts) count = std::min(count, plan_->draft_budget);
+    const auto share = static_cast<uint64_t>(shape_.accept_share * 1000);
+    for (int64_t k = 0; k < count; ++k) {
+        int32_t token = choose(prefix, slot.start.seed, slot.start.index, c.constrained);
+        if (mix(prefix ^ 0xABBAu) % 1000 >= share) token = (token + 1) % kVocab;
+        drafts->push_back(token);
+        prefix = extend(prefix, token);
+    }
+}
+
+void FakeExecutor::run_chunk(size_t i) {
+    const ChunkPlan& c = plan_->chunks[i];
+    Slot& slot = slots_[static_cast<size_t>(c.slot)];
+    ChunkResult& r = result_.chunks[i];
+    const auto known = static_cast<int64_t>(slot.tokens.size());
+    const int64_t start = c.uncertain_start ? known - 1 : c.start_pos;
+    r.start_pos = static_cast<int32_t>(start);
+    if (c.sample && known == slot.start.max_total) return;  // complete since it was planned
+    if (start < c.start_pos) fail("a chunk starts before the least it can");
+    propose(c, slot, &drafts_[i]);
+    for (const int32_t t : drafts_[i]) append(slot, t);
+    r.drafts.num_proposed = r.drafts.num_verified = static_cast<int32_t>(drafts_[i].size());
+    r.drafts.confidence.assign(drafts_[i].size(), 0.5F);
+    r.num_rows = c.num_rows() + r.drafts.num_verified;
+    for (int64_t k = 0; k < r.num_rows; ++k) run_row(c, start, slot, start + k);
+    slot.tokens.resize(static_cast<size_t>(known));
+    slot.prefix.resize(static_cast<size_t>(known));
+}
+
+void FakeExecutor::run_row(const ChunkPlan& c, int64_t start, Slot& slot, int64_t p) {
     ++rows_run;
     const std::string who = "request " + std::to_string(slot.start.request) + "." +
                             std::to_string(slot.start.index) + " position " + std::to_string(p) +
                             ": ";
     if (p >= static_cast<int64_t>(slot.tokens.size())) return fail(who + "token not known yet");
     const size_t at = static_cast<size_t>(p);
-    const int32_t given = c.token_ids[static_cast<size_t>(p - c.start_pos)];
+    const size_t nth = static_cast<size_t>(p - start);
+    const int32_t given = nth < c.token_ids.size() ? c.token_ids[nth] : kLastSampled;
     if (given != kLastSampled && given != slot.tokens[at]) fail(who + "wrong input id");
-    if (p == c.start_pos) {
+    if (p == start && !c.uncertain_start) {
         const int64_t from = std::max<int64_t>(0, p - shape_.lookback);
         const std::vector<int32_t> want(slot.tokens.begin() + from, slot.tokens.begin() + p);
         if (c.lookback != want) fail(who + "wrong lookback");
     }
     const auto cell = [&](int64_t q) -> uint64_t& {
+        DI_CHECK_LT(static_cast<size_t>(q / shape_.block_tokens), c.block_ids.size());
         const int64_t block = c.block_ids[static_cast<size_t>(q / shape_.block_tokens)];
         return blocks_[static_cast<size_t>(block * shape_.block_tokens + q % shape_.block_tokens)];
     };
@@ -102,14 +159,29 @@ void FakeExecutor::run_row(const ChunkPlan& c, Slot& slot, int64_t p) {
     }
 }
 
-void FakeExecutor::sample(const ChunkPlan& c, bool constrained, ChunkResult* out) {
+void FakeExecutor::sample(size_t i, const RowMask* mask) {
+    const ChunkPlan& c = plan_->chunks[i];
     Slot& slot = slots_[static_cast<size_t>(c.slot)];
-    const int64_t end = c.start_pos + c.num_rows();
-    if (end != static_cast<int64_t>(slot.tokens.size())) fail("sampled a row that is not the last");
-    const uint64_t prefix = slot.prefix[static_cast<size_t>(end - 1)];
-    out->token = choose(prefix, slot.start.seed, slot.start.index, constrained);
-    out->sampled = true;
-    append(slot, out->token);
+    ChunkResult& r = result_.chunks[i];
+    if (r.num_rows == 0) return;
+    if (r.start_pos + c.num_rows() != static_cast<int64_t>(slot.tokens.size()))
+        fail("sampled a row that is not the last");
+    for (size_t j = 0; j <= drafts_[i].size(); ++j) {
+        if (mask != nullptr) {
+            if (j >= mask->rows.size()) return fail("a row without its mask");
+            if (mask->rows[j] != mask_of(slot.prefix.back())) fail("a mask of another position");
+        }
+        SampledToken t;
+        t.id = choose(slot.prefix.back(), slot.start.seed, slot.start.index, mask != nullptr);
+        append(slot, t.id);
+        r.tokens.push_back(t);
+        if (j == drafts_[i].size() || t.id != drafts_[i][j]) {
+            r.drafts.bonus = true;
+            return;
+        }
+        ++r.drafts.num_accepted;
+        ++drafts_accepted;
+    }
 }
 
 void FakeExecutor::launch_sampling(std::vector<RowMask> masks) {
@@ -117,10 +189,7 @@ void FakeExecutor::launch_sampling(std::vector<RowMask> masks) {
         const ChunkPlan& c = plan_->chunks[i];
         if (!c.constrained) continue;
         for (const RowMask& m : masks) {
-            if (m.slot != c.slot || m.epoch != c.epoch) continue;
-            const Slot& slot = slots_[static_cast<size_t>(c.slot)];
-            if (m.words != mask_of(slot.prefix.back())) fail("a mask of another position");
-            sample(c, true, &result_.chunks[i]);
+            if (m.slot == c.slot && m.epoch == c.epoch) sample(i, &m);
         }
     }
     done_.push_back(std::move(result_));

@@ -22,6 +22,7 @@ struct FakeMemoryShape {
     int window = 8;
     int ring_len = 12;
     int lookback = 3;
+    double accept_share = 0.6;  ///< of the drafts are right, given that those before them are
 };
 
 class FakeExecutor final : public StepExecutor {
@@ -29,6 +30,7 @@ class FakeExecutor final : public StepExecutor {
     explicit FakeExecutor(const FakeMemoryShape& shape);
 
     void launch(std::shared_ptr<const StepPlan> plan) override;
+    std::vector<ChunkDrafts> drafts() override;
     void launch_sampling(std::vector<RowMask> masks) override;
     StepResult collect() override;
 
@@ -38,6 +40,7 @@ class FakeExecutor final : public StepExecutor {
     /// The first broken expectation, or "".
     std::string fault;
     int64_t rows_run = 0;
+    int64_t drafts_accepted = 0;
 
   private:
     struct Slot {
@@ -52,8 +55,10 @@ class FakeExecutor final : public StepExecutor {
     };
 
     void fail(const std::string& what);
-    void run_row(const ChunkPlan& c, Slot& slot, int64_t p);
-    void sample(const ChunkPlan& c, bool constrained, ChunkResult* out);
+    void run_chunk(size_t i);
+    void propose(const ChunkPlan& c, const Slot& slot, std::vector<int32_t>* drafts) const;
+    void run_row(const ChunkPlan& c, int64_t start, Slot& slot, int64_t p);
+    void sample(size_t i, const RowMask* mask);
     void append(Slot& slot, int32_t token);
 
     FakeMemoryShape shape_;
@@ -62,6 +67,7 @@ class FakeExecutor final : public StepExecutor {
     std::vector<Slot> slots_;
     std::shared_ptr<const StepPlan> plan_;
     StepResult result_;
+    std::vector<std::vector<int32_t>> drafts_;  ///< per chunk
     std::deque<StepResult> done_;
 };
 

@@ -55,8 +55,9 @@ class Desk final : public ScheduleSink {
             ChunkResult one;
             one.slot = c.slot;
             one.epoch = c.epoch;
-            one.sampled = c.sample;
-            one.token = c.sample ? 2 : -1;
+            one.start_pos = c.start_pos;
+            one.num_rows = c.num_rows();
+            if (c.sample) one.tokens.push_back({2, false, {}});
             r.chunks.push_back(one);
         }
         scheduler->finish_step(r, *this);
@@ -64,7 +65,7 @@ class Desk final : public ScheduleSink {
         return plan;
     }
 
-    FinishReason on_token(const Sequence&, const ChunkResult&, FinishReason reason) override {
+    FinishReason on_token(const Sequence&, const SampledToken&, FinishReason reason) override {
         return reason;
     }
     void on_prefill(const Sequence&, const ChunkResult&) override {}

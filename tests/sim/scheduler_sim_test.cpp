@@ -76,6 +76,24 @@ INSTANTIATE_TEST_SUITE_P(Load,
                                           testing::Bool()),
                          case_name);
 
+TEST_P(SchedulerSimRandom, DraftsChangeNoToken) {
+    const auto [at, async, caching] = GetParam();
+    int64_t accepted = 0;
+    for (const auto& [nextn, share] : {std::pair(1, 0.9), std::pair(5, 0.7)}) {
+        WorldConfig c = cases()[at].config;
+        c.steps = 500;
+        c.async = async;
+        c.prefix_caching = caching;
+        c.nextn = nextn;
+        c.accept_share = share;
+        SimWorld world(c);
+        EXPECT_EQ(world.run(), "");
+        EXPECT_GT(world.finished().size(), 50u);
+        accepted += world.executor().drafts_accepted;
+    }
+    EXPECT_GT(accepted, 100);
+}
+
 TEST(SchedulerSim, MemoryPressureReallyPreempts) {
     WorldConfig c = base(31);
     c.num_blocks = 14;
@@ -97,6 +115,39 @@ TEST(SchedulerSim, PredictedLengthStopsWasteNoRow) {
     EXPECT_EQ(world.run(), "");
     EXPECT_GT(world.stats().output_tokens, 1000);
     EXPECT_EQ(world.stats().zombie_tokens, 0);
+}
+
+TEST(SchedulerSim, LengthStopsWasteNoRowWithDraftsEither) {
+    for (const double share : {0.0, 0.5, 1.0}) {
+        WorldConfig c = base(36);
+        c.with_stops = false;
+        c.abort_share = 0;
+        c.async = true;
+        c.num_blocks = 400;
+        c.nextn = 4;
+        c.accept_share = share;
+        SimWorld world(c);
+        EXPECT_EQ(world.run(), "");
+        EXPECT_GT(world.stats().output_tokens, 1000);
+        EXPECT_EQ(world.stats().zombie_tokens, 0);
+        if (share == 1.0) {
+            EXPECT_EQ(world.executor().drafts_accepted, world.stats().draft_rows);
+        }
+    }
+}
+
+TEST(SchedulerSim, DraftsSaveSteps) {
+    WorldConfig c = base(37);
+    c.abort_share = 0;
+    c.num_blocks = 400;
+    c.async = true;
+    SimWorld plain(c);
+    EXPECT_EQ(plain.run(), "");
+    c.nextn = 5;
+    c.accept_share = 0.9;
+    SimWorld drafts(c);
+    EXPECT_EQ(drafts.run(), "");
+    EXPECT_LT(drafts.stats().decode_tokens * 2, plain.stats().decode_tokens);
 }
 
 TEST(SchedulerSim, AsyncLoopGivesTheTokensOfThePlainLoop) {
@@ -124,10 +175,22 @@ TEST(SchedulerSim, ThreadedExecutorGivesTheSameTokens) {
     SimWorld threaded(c);
     EXPECT_EQ(threaded.run(), "");
     EXPECT_EQ(direct.finished(), threaded.finished());
+    c.nextn = 3;
+    c.constrained_share = 0.5;
+    SimWorld drafts(c);
+    EXPECT_EQ(drafts.run(), "");
+    c.threaded = false;
+    SimWorld direct_drafts(c);
+    EXPECT_EQ(direct_drafts.run(), "");
+    EXPECT_EQ(direct_drafts.finished(), drafts.finished());
 }
 
-TEST(SchedulerSim, PlansRepeatAndReplay) {
+class PlansRepeat : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Drafts, PlansRepeat, testing::Values(0, 3));
+
+TEST_P(PlansRepeat, AndReplay) {
     WorldConfig c = base(35);
+    c.nextn = GetParam();
     c.async = true;
     c.keep_plans = true;
     c.constrained_share = 0;
@@ -140,6 +203,7 @@ TEST(SchedulerSim, PlansRepeatAndReplay) {
     FakeMemoryShape shape;
     shape.num_blocks = c.num_blocks;
     shape.num_slots = c.max_num_seqs;
+    shape.ring_len = shape.window + std::max(4, 2 * (1 + c.nextn));
     FakeExecutor replay(shape);
     for (size_t i = 0; i < plans.size(); ++i) {
         EXPECT_TRUE(*plans[i] == *second.executor().plans[i]) << plans[i]->to_json();

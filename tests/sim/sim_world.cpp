@@ -10,12 +10,15 @@ SimWorld::SimWorld(const WorldConfig& config) : config_(config), random_(config.
     FakeMemoryShape shape;
     shape.num_blocks = config.num_blocks;
     shape.num_slots = config.max_num_seqs;
+    shape.ring_len = shape.window + std::max(4, 2 * (1 + config.nextn));
+    shape.accept_share = config.accept_share;
     blocks_ = make_sim_blocks(config, shape.block_tokens);
     SchedulerConfig s;
     s.max_num_seqs = config.max_num_seqs;
     s.max_num_batched_tokens = config.max_num_batched_tokens;
     s.max_model_len = config.max_model_len;
-    s.max_logit_rows = config.max_num_seqs;
+    s.max_logit_rows = config.max_num_seqs * (1 + config.nextn);
+    s.nextn = config.nextn;
     s.long_prefill_token_threshold = config.threshold;
     s.eos_token_id = kEos;
     s.prefix_caching = config.prefix_caching;
@@ -142,10 +145,10 @@ std::string SimWorld::run() {
 }
 
 FinishReason SimWorld::on_token(const Sequence& seq,
-                                const ChunkResult& result,
+                                const SampledToken& token,
                                 FinishReason reason) {
     std::vector<int32_t>& got = got_[{seq.spec.request, seq.spec.index}];
-    got.push_back(result.token);
+    got.push_back(token.id);
     if (seq.num_output() != static_cast<int64_t>(got.size())) fail("tokens out of order");
     const Given& g = given_[seq.spec.request];
     uint64_t prefix = 0;

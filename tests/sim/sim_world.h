@@ -33,6 +33,8 @@ struct WorldConfig {
     double siblings_share = 0.2;  ///< of the requests have n > 1
     bool with_stops = true;
     bool keep_plans = false;
+    int nextn = 0;  ///< drafts that a decode verifies
+    double accept_share = 0.6;
 };
 
 /// One finished sub-sequence.
@@ -56,7 +58,7 @@ class SimWorld final : public ScheduleSink {
     int64_t aborted_requests() const { return aborted_; }
 
     FinishReason on_token(const Sequence& seq,
-                          const ChunkResult& result,
+                          const SampledToken& token,
                           FinishReason reason) override;
     void on_prefill(const Sequence& seq, const ChunkResult& result) override;
     void on_ended(const Sequence& seq, FinishReason reason) override;

@@ -1,5 +1,5 @@
-// Decodes: sequences with one row to run. They go first, since each of them is somebody waiting for
-// the next word.
+// Decodes: sequences with one row to run, and drafts behind it. They go first, since each of them
+// is somebody waiting for the next word.
 #include <algorithm>
 #include <tuple>
 
@@ -27,11 +27,30 @@ void Scheduler::plan_decodes(StepPlan& plan, Budget& budget) {
                    std::tie(b->spec.priority, b->last_step);
         });
     }
-    for (Sequence* seq : ready) {
-        if (budget.rows == 0 || budget.logit_rows == 0) break;
+    // Every decode gets its certain row before any gets drafts.
+    const int64_t decodes = std::min<int64_t>(static_cast<int64_t>(ready.size()),
+                                              std::min(budget.rows, budget.logit_rows));
+    int64_t spare = spare_for_drafts(decodes, budget);
+    for (int64_t i = 0; i < decodes; ++i) {
+        Sequence* seq = ready[static_cast<size_t>(i)];
         if (seq->state != SequenceState::kRunning) continue;  // preempted for one before it
-        if (make_room(*seq, seq->scheduled + 1, plan)) add_chunk(*seq, 1, plan, budget);
+        const int64_t drafts = std::min(useful_drafts(*seq), spare / (decodes - i));
+        if (!make_room(*seq, most_end(*seq, 1, drafts), plan)) continue;
+        add_chunk(*seq, 1, plan, budget, static_cast<int>(drafts));
+        spare -= drafts;
     }
+}
+
+int64_t Scheduler::spare_for_drafts(int64_t decodes, const Budget& budget) const {
+    if (config_.nextn == 0) return 0;
+    int64_t rows = budget.rows - decodes;
+    // Drafts speed up those that decode; half of what is left keeps prompts moving meanwhile.
+    const bool prompts =
+        queue_.size() > 0 || std::any_of(running_.begin(), running_.end(), [&](const Sequence* s) {
+            return schedulable(*s) && s->remaining() > 1;
+        });
+    if (prompts) rows /= 2;
+    return std::max<int64_t>(0, std::min(rows, budget.logit_rows - decodes));
 }
 
 }  // namespace deepinfer

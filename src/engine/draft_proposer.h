@@ -1,0 +1,61 @@
+// DraftProposer: the drafts of many sequences at once, with each sequence's own sampling
+// parameters.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "engine/host_logits.h"
+#include "engine/slot_state.h"
+#include "model/deepseek_v41.h"
+#include "sampler/sampler.h"
+
+namespace deepinfer {
+
+/// Tokens proposed behind a sequence's newest one.
+struct Proposal {
+    std::vector<int32_t> tokens;
+    std::vector<float> confidence;  ///< raw logits, one per token
+};
+
+/// Tests and benchmarks: looks at a sequence and may change what is proposed for it. The number of
+/// tokens may shrink, never grow beyond the confidences.
+using DraftOverride = std::function<void(const SlotState&, Proposal*)>;
+
+class DraftProposer {
+  public:
+    struct Job {
+        int32_t slot = 0;  ///< of the cache
+        SlotState* state = nullptr;
+        int32_t window_floor = 0;
+        int64_t most = 0;  ///< tokens wanted at most
+    };
+
+    /// All outlive it. `nextn`: proposals per sequence; `eos`: nothing is proposed behind it.
+    DraftProposer(
+        DeepseekV41& model, const CacheView& cache, const Sampler& sampler, int nextn, int32_t eos)
+        : model_(model), cache_(cache), sampler_(sampler), nextn_(nextn), eos_(eos) {}
+
+    /// One proposal per job. A sequence's drafts never depend on the others.
+    ///
+    /// Coupled: a draft is drawn as the target will draw at its position (same noise, same masks by
+    /// id, bias and penalties), so that both choose alike where their logits do.
+    std::vector<Proposal> propose(const std::vector<Job>& jobs);
+
+    void set_override(DraftOverride f) { override_ = std::move(f); }
+
+  private:
+    void choose(int k, const Tensor& logits, Tensor tokens, const std::vector<Job>& jobs);
+
+    DeepseekV41& model_;
+    const CacheView& cache_;
+    const Sampler& sampler_;
+    int nextn_;
+    int32_t eos_;
+    DraftOverride override_;
+    HostLogits logits_;
+    std::vector<int32_t> chosen_;
+};
+
+}  // namespace deepinfer
