@@ -155,6 +155,7 @@ ordered_json start_record(const std::string& bench,
     r["varlen"] = c.varlen;
     r["yoco_mode"] = c.truncation.empty() ? "off" : c.truncation;
     r["yoco_keep"] = c.keep_tokens;
+    r["replay"] = c.replay;
     r["batch_invariant"] = c.batch_invariant;
     r["extra_experts_asked"] = c.extra_experts;
     r["extra_experts_actual"] =

@@ -148,9 +148,15 @@ void add_engine_options(CLI::App& app, CommonOptions& o) {
         "--spec-sampling", e.spec_sampling, "Acceptance rule of drafts (this version: coupled)");
     app.add_option("--truncation",
                    e.truncation,
-                   "Bounded replay of the decoder half in prefill: off (this version)");
-    app.add_option(
-        "--keep-tokens", e.keep_tokens, "Prompt rows that truncation keeps (this version: 0)");
+                   "Prompt rows of the decoder half: off, compact (the last --keep-tokens rows, an "
+                   "approximation) or exact (fewer rows, the bits of off; default)");
+    app.add_option("--keep-tokens",
+                   e.keep_tokens,
+                   "Rows that compact and bounded replay keep (0 = window + 2*(1+block))");
+    app.add_option("--replay",
+                   e.replay,
+                   "Window state after a prefix hit: exact (default), or bounded with "
+                   "--batch-invariant 0");
     app.add_option("--ep", e.ep, "Expert-parallel ranks (this version: 1)");
     app.add_option("--dp", e.dp, "Attention data-parallel ranks (this version: 1)");
     app.add_option("--cp", e.cp, "Context-parallel ranks (this version: 1)");

@@ -50,6 +50,7 @@ const std::vector<Option>& options() {
         {"varlen", &EngineConfig::varlen},
         {"spec_sampling", &EngineConfig::spec_sampling},
         {"truncation", &EngineConfig::truncation},
+        {"replay", &EngineConfig::replay},
         {"keep_tokens", &EngineConfig::keep_tokens},
         {"ep", &EngineConfig::ep},
         {"dp", &EngineConfig::dp},
@@ -233,6 +234,8 @@ nb::dict stats_to_python(const EngineStats& s) {
     d["prefix_query_tokens"] = s.prefix_query_tokens;
     d["prefix_hit_tokens"] = s.prefix_hit_tokens;
     d["replayed_tokens"] = s.replayed_tokens;
+    d["skipped_rows"] = s.skipped_rows;
+    d["uncut_prompts"] = s.uncut_prompts;
     d["preemptions"] = s.preemptions;
     d["finished_requests"] = s.finished_requests;
     d["plan_us"] = s.plan_us;

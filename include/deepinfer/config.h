@@ -50,13 +50,25 @@ struct EngineConfig {
     // Speculation: a step verifies drafts of the checkpoint's DSpark stages. Outputs are the same.
     int nextn = 0;  ///< drafts a step verifies per sequence, 0 (none) to dspark_block_size
 
+    /// Prompt rows of the layers above the last kv source ("off", "compact", "exact"; "" = exact
+    /// with batch_invariant, else off). `exact` leaves out what no later token depends on and keeps
+    /// every bit; `compact` runs the last keep_tokens rows alone, an approximation that depends on
+    /// the prompt and not on its chunks. Prompt log-probabilities need every row: such requests are
+    /// not cut (EngineStats::uncut_prompts).
+    std::string truncation;
+    /// Rows that `compact` and bounded replay keep; 0 = window + 2·(1 + draft block), which is also
+    /// the least. Refused where neither is in use.
+    int64_t keep_tokens = 0;
+    /// How window state comes back after a prefix hit: "exact" (part of the hit runs again, the
+    /// bits of a cold run), "bounded" (one window of it, an approximation; not with
+    /// batch_invariant); "" = exact with batch_invariant, else bounded.
+    std::string replay;
+
     // Switches of later versions: anything but the neutral value is refused by name.
-    bool varlen = false;             ///< neutral false
-    std::string spec_sampling;       ///< neutral "" or "coupled"
-    std::string truncation = "off";  ///< neutral "off" (or "": the same)
-    int64_t keep_tokens = 0;         ///< neutral 0
-    int ep = 1, dp = 1, cp = 1;      ///< neutral 1
-    int64_t extra_experts = 0;       ///< neutral 0
+    bool varlen = false;         ///< neutral false
+    std::string spec_sampling;   ///< neutral "" or "coupled"
+    int ep = 1, dp = 1, cp = 1;  ///< neutral 1
+    int64_t extra_experts = 0;   ///< neutral 0
 
     /// The defaults above, overridden by the DEEPINFER_* variables that are set (base/env_flags.h
     /// has the table). kInvalidArgument names the variable, its text and what it may be.

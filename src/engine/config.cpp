@@ -51,6 +51,37 @@ Status read_bool(const char* name, bool* field) {
     return {};
 }
 
+/// Truncation and replay as far as no checkpoint is needed.
+Status check_replay(const EngineConfig& c) {
+    if (!c.truncation.empty() && c.truncation != "off" && c.truncation != "compact" &&
+        c.truncation != "exact") {
+        return bad("truncation (DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE)",
+                   "'" + c.truncation + "'",
+                   "off, compact or exact");
+    }
+    if (!c.replay.empty() && c.replay != "exact" && c.replay != "bounded") {
+        return bad("replay (DEEPINFER_REPLAY)", "'" + c.replay + "'", "exact or bounded");
+    }
+    if (c.replay == "bounded" && c.batch_invariant && c.prefix_caching) {
+        return bad("replay (DEEPINFER_REPLAY)",
+                   "'bounded' with batch_invariant 1",
+                   "exact: an answer after a bounded replay has not the bits of a cold run");
+    }
+    constexpr int64_t kMany = std::numeric_limits<int32_t>::max();
+    DI_RETURN_IF_ERROR(
+        check_range("keep_tokens (DEEPINFER_YOCO_PREFILL_KEEP_TOKENS)", c.keep_tokens, 0, kMany));
+    const bool bounded = c.replay == "bounded" || (c.replay.empty() && !c.batch_invariant);
+    if (c.keep_tokens != 0 && c.truncation != "compact" && !(bounded && c.prefix_caching)) {
+        const std::string mode =
+            c.truncation.empty() ? (c.batch_invariant ? "exact" : "off") : c.truncation;
+        return bad("keep_tokens (DEEPINFER_YOCO_PREFILL_KEEP_TOKENS)",
+                   std::to_string(c.keep_tokens),
+                   "0: truncation is '" + mode +
+                       "', which has no such number (compact and bounded replay have)");
+    }
+    return {};
+}
+
 }  // namespace
 
 Result<EngineConfig> EngineConfig::from_environment() {
@@ -75,6 +106,7 @@ Result<EngineConfig> EngineConfig::from_environment() {
     if (const auto mode = env_text("DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE")) c.truncation = *mode;
     DI_RETURN_IF_ERROR(
         read_int("DEEPINFER_YOCO_PREFILL_KEEP_TOKENS", 1, int64_t{1} << 31, &c.keep_tokens));
+    if (const auto kind = env_text("DEEPINFER_REPLAY")) c.replay = *kind;
     DI_RETURN_IF_ERROR(
         read_int("DEEPINFER_OVERRIDE_NUM_EXTRA_EXPERTS", 0, 1 << 20, &c.extra_experts));
     bool blocking = false;
@@ -110,20 +142,7 @@ Status EngineConfig::validate() const {
         return later(
             "spec_sampling (DEEPINFER_SPEC_SAMPLING)", "'" + spec_sampling + "'", "coupled");
     }
-    if (!truncation.empty() && truncation != "off") {
-        if (truncation != "compact" && truncation != "exact") {
-            return bad("truncation (DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE)",
-                       "'" + truncation + "'",
-                       "off, compact or exact");
-        }
-        return later(
-            "truncation (DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE)", "'" + truncation + "'", "off");
-    }
-    if (keep_tokens != 0) {
-        return later("keep_tokens (DEEPINFER_YOCO_PREFILL_KEEP_TOKENS)",
-                     std::to_string(keep_tokens),
-                     "truncation off, which keeps every row");
-    }
+    DI_RETURN_IF_ERROR(check_replay(*this));
     if (ep != 1) return later("ep", std::to_string(ep), "1");
     if (dp != 1) return later("dp", std::to_string(dp), "1");
     if (cp != 1) return later("cp", std::to_string(cp), "1");
@@ -148,7 +167,11 @@ std::string EngineConfig::to_json() const {
     j.integer("long_prefill_token_threshold", long_prefill_token_threshold).number("age_s", age_s);
     j.text("step_log", step_log).integer("nextn", nextn).boolean("varlen", varlen);
     j.text("spec_sampling", spec_sampling).text("truncation", truncation);
-    j.integer("keep_tokens", keep_tokens).integer("ep", ep).integer("dp", dp).integer("cp", cp);
+    j.integer("keep_tokens", keep_tokens)
+        .text("replay", replay)
+        .integer("ep", ep)
+        .integer("dp", dp)
+        .integer("cp", cp);
     j.integer("extra_experts", extra_experts);
     return j.str();
 }

@@ -9,7 +9,10 @@ namespace {
 
 class ScopedEnv {
   public:
-    ScopedEnv(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
+    /// A null value leaves the variable unset.
+    ScopedEnv(const char* name, const char* value) : name_(name) {
+        if (value != nullptr) ::setenv(name, value, 1);
+    }
     ~ScopedEnv() { ::unsetenv(name_); }
 
   private:
@@ -53,9 +56,6 @@ TEST(EngineConfig, LaterSwitchesAreRefusedByName) {
     };
     for (const Row& row : {Row{"DEEPINFER_ENABLE_MTP_VARLEN", "1", "varlen"},
                            Row{"DEEPINFER_SPEC_SAMPLING", "block", "spec_sampling"},
-                           Row{"DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE", "compact", "truncation"},
-                           Row{"DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE", "exact", "truncation"},
-                           Row{"DEEPINFER_YOCO_PREFILL_KEEP_TOKENS", "140", "keep_tokens"},
                            Row{"DEEPINFER_OVERRIDE_NUM_EXTRA_EXPERTS", "32", "extra experts"}}) {
         const ScopedEnv env(row.name, row.value);
         const Result<EngineConfig> config = EngineConfig::from_environment();
@@ -77,6 +77,30 @@ TEST(EngineConfig, NeutralValuesAreAccepted) {
     const ScopedEnv e("DEEPINFER_OVERRIDE_NUM_EXTRA_EXPERTS", "0");
     const ScopedEnv f("DEEPINFER_LAUNCH_BLOCKING", "0");
     EXPECT_TRUE(EngineConfig::from_environment()->validate().ok());
+}
+
+TEST(EngineConfig, TruncationAndReplaySwitches) {
+    const auto status = [](const char* mode, const char* keep, const char* replay, const char* bi) {
+        const ScopedEnv a("DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE", mode);
+        const ScopedEnv b("DEEPINFER_YOCO_PREFILL_KEEP_TOKENS", keep);
+        const ScopedEnv c("DEEPINFER_REPLAY", replay);
+        const ScopedEnv d("DEEPINFER_BATCH_INVARIANT", bi);
+        const Result<EngineConfig> config = EngineConfig::from_environment();
+        return config.ok() ? config->validate() : config.status();
+    };
+    EXPECT_TRUE(status("compact", "140", nullptr, "1").ok());
+    EXPECT_TRUE(status("exact", nullptr, "exact", "1").ok());
+    EXPECT_TRUE(status(nullptr, "140", nullptr, "0").ok());  // for the bounded replay
+    for (const auto& [bad, said] :
+         {std::pair{status("some", nullptr, nullptr, "1"), "off, compact or exact"},
+          {status("compact", "-3", nullptr, "1"), "DEEPINFER_YOCO_PREFILL_KEEP_TOKENS"},
+          {status("off", "140", nullptr, "1"), "truncation is 'off'"},
+          {status(nullptr, "140", nullptr, "1"), "truncation is 'exact'"},
+          {status("off", nullptr, "some", "1"), "exact or bounded"},
+          {status("off", nullptr, "bounded", "1"), "batch_invariant"}}) {
+        EXPECT_EQ(bad.code(), StatusCode::kInvalidArgument) << said;
+        EXPECT_NE(bad.message().find(said), std::string::npos) << bad.message();
+    }
 }
 
 TEST(EngineConfig, RangesAndLayouts) {

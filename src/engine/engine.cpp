@@ -64,6 +64,8 @@ void Engine::Impl::publish() {
     now.prefix_query_tokens = s.stats().prefix_query_tokens;
     now.prefix_hit_tokens = s.stats().prefix_hit_tokens;
     now.replayed_tokens = s.stats().replayed_tokens;
+    now.skipped_rows = s.stats().skipped_rows;
+    now.uncut_prompts = s.stats().uncut_prompts;
     now.preemptions = s.stats().preemptions;
     now.finished_requests = delivery->num_finished();
     const std::lock_guard<std::mutex> lock(mutex);

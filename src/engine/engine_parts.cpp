@@ -59,6 +59,18 @@ std::unique_ptr<BlockSpace> make_block_space(const EngineConfig& c, int64_t num_
     return std::make_unique<KvBlockSpace>(o);
 }
 
+TruncationMode truncation_mode(const std::string& name) {
+    if (name == "compact") return TruncationMode::kCompact;
+    return name == "exact" ? TruncationMode::kExact : TruncationMode::kOff;
+}
+
+/// The window, and two verification steps that may be in flight. By the checkpoint's block and not
+/// by the drafts in use: what `compact` computes must not depend on speculation.
+int64_t least_keep(const ModelConfig& m) {
+    const int64_t block = m.num_nextn_predict_layers > 0 ? m.dspark_block_size : 0;
+    return m.sliding_window + 2 * (1 + block);
+}
+
 SchedulerConfig scheduler_config(const EngineConfig& c, const ModelConfig& m) {
     SchedulerConfig s;
     s.max_num_seqs = c.max_num_seqs;
@@ -69,12 +81,13 @@ SchedulerConfig scheduler_config(const EngineConfig& c, const ModelConfig& m) {
     s.age_us = std::max<int64_t>(1, static_cast<int64_t>(c.age_s * 1e6));
     s.eos_token_id = static_cast<int32_t>(m.eos_token_id);
     s.prefix_caching = c.prefix_caching;
-    const int64_t last_source = m.kv_source_layer_ids.empty() ? 0 : m.kv_source_layer_ids.back();
-    s.replay = c.batch_invariant ? ReplayKind::kExact : ReplayKind::kBounded;
-    s.replay_geometry.window = static_cast<int>(m.sliding_window);
-    s.replay_geometry.num_layers = static_cast<int>(m.num_hidden_layers);
-    s.replay_geometry.mid = static_cast<int>(last_source);
-    s.replay_geometry.backtrack = 2 * (1 + c.nextn);
+    s.truncation = DeepseekV41::truncation_of(m, truncation_mode(c.truncation), c.keep_tokens);
+    s.replay = c.replay == "bounded" ? ReplayKind::kBounded : ReplayKind::kExact;
+    s.replay_geometry.window = s.truncation.window;
+    s.replay_geometry.num_layers = s.truncation.num_layers;
+    s.replay_geometry.mid = s.truncation.mid;
+    s.replay_geometry.backtrack =
+        static_cast<int>((c.keep_tokens > 0 ? c.keep_tokens : least_keep(m)) - m.sliding_window);
     int64_t align = 1;
     for (const int64_t l : m.kv_source_layer_ids) align = std::lcm(align, m.ratio(l));
     s.chunk_align = static_cast<int>(align);
@@ -94,6 +107,22 @@ Status resolve_drafts(const ModelConfig& m, EngineConfig* c) {
 }
 
 }  // namespace
+
+Status resolve_replay(const ModelConfig& m, EngineConfig* c) {
+    if (c->truncation.empty()) c->truncation = c->batch_invariant ? "exact" : "off";
+    if (c->replay.empty()) c->replay = c->batch_invariant ? "exact" : "bounded";
+    const int64_t least = least_keep(m);
+    if (c->keep_tokens != 0 && c->keep_tokens < least) {
+        return bad("keep_tokens (DEEPINFER_YOCO_PREFILL_KEEP_TOKENS) is " +
+                   std::to_string(c->keep_tokens) + ", expected at least " + std::to_string(least) +
+                   ": the window of " + std::to_string(m.sliding_window) + " and 2·(1 + " +
+                   std::to_string((least - m.sliding_window) / 2 - 1) +
+                   ") tokens that verification may take back");
+    }
+    const bool keeps = c->truncation == "compact" || (c->replay == "bounded" && c->prefix_caching);
+    if (c->keep_tokens == 0 && keeps) c->keep_tokens = least;
+    return {};
+}
 
 Result<PoolSizes> resolve_limits(const ModelConfig& m, EngineConfig* c) {
     for (const int64_t l : m.kv_source_layer_ids) {
@@ -184,6 +213,7 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineConfig& reque
         }
     }
 
+    DI_RETURN_IF_ERROR(resolve_replay(m, &c));
     const Result<PoolSizes> sizes = resolve_limits(m, &c);
     if (!sizes.ok()) return sizes.status();
     ModelLimits limits;
@@ -194,6 +224,8 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineConfig& reque
     limits.block_tokens = c.block_tokens;
     limits.ring_extra = 2 * (1 + c.nextn);
     limits.max_draft_seqs = c.nextn > 0 ? c.max_num_seqs : 0;
+    limits.truncation.mode = truncation_mode(c.truncation);
+    limits.truncation.keep = c.keep_tokens;
     Result<std::unique_ptr<DeepseekV41>> model =
         DeepseekV41::load(*parts->checkpoint, *parts->backend, std::move(token_map.map), limits);
     if (!model.ok()) return model.status();
@@ -252,7 +284,10 @@ std::string EngineParts::description() const {
          std::to_string(config.max_num_batched_tokens) + " rows a step\n";
     s += "modes    batch_invariant " + std::to_string(config.batch_invariant) +
          ", prefix_caching " + std::to_string(config.prefix_caching) + ", async_scheduling " +
-         std::to_string(config.async_scheduling) + "\n";
+         std::to_string(config.async_scheduling) + ", truncation " + config.truncation +
+         (config.truncation == "compact" ? " (" + std::to_string(config.keep_tokens) + " rows)"
+                                         : "") +
+         ", replay " + config.replay + "\n";
     s += "config   " + config.to_json();
     return s;
 }

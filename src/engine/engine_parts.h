@@ -48,6 +48,9 @@ struct EngineParts {
     std::string description() const;
 };
 
+/// Fills in truncation, keep_tokens and replay, and checks keep_tokens against window and block.
+Status resolve_replay(const ModelConfig& model, EngineConfig* config);
+
 /// Sizes of the pools for a model, before anything is allocated.
 struct PoolSizes {
     int64_t num_blocks = 0;

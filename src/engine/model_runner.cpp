@@ -70,6 +70,7 @@ Batch ModelRunner::build_batch(const StepPlan& plan) {
         s.num_tokens = c.num_rows() + static_cast<int32_t>(drafts.size());
         s.window_floor = c.window_floor;
         s.write_from = c.write_from;
+        s.prompt_tokens = c.truncate_at;
         s.block_ids = c.block_ids;
         s.lookback = c.lookback;
         if (c.uncertain_start) {

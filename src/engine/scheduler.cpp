@@ -107,6 +107,8 @@ std::shared_ptr<const StepPlan> Scheduler::plan_step() {
     ++stats_.steps;
     stats_.prefill_tokens += plan->num_prefill_rows;
     stats_.replayed_tokens += plan->num_replay_rows;
+    stats_.skipped_rows += plan->num_skipped_rows;
+    stats_.uncut_prompts += plan->num_uncut_prompts;
     in_flight_.push_back(plan);
     return plan;
 }
@@ -152,6 +154,7 @@ void Scheduler::add_chunk(Sequence& seq, int64_t rows, StepPlan& plan, Budget& b
     c.start_pos = static_cast<int32_t>(seq.scheduled);
     c.window_floor = static_cast<int32_t>(seq.window_floor);
     c.write_from = static_cast<int32_t>(seq.write_from);
+    c.truncate_at = static_cast<int32_t>(seq.truncate_at);
     const int64_t known = static_cast<int64_t>(seq.tokens.size());
     const int64_t end = seq.scheduled + rows;
     DI_CHECK_LE(end, seq.total());
@@ -185,6 +188,12 @@ void Scheduler::add_chunk(Sequence& seq, int64_t rows, StepPlan& plan, Budget& b
     } else {
         plan.num_prefill_rows += rows;
         plan.num_replay_rows += std::max<int64_t>(0, std::min(end, seq.write_from) - seq.scheduled);
+        if (seq.truncate_at > 0) {
+            const int64_t decoder_from =
+                seq.truncate_at - config_.truncation.decoder_rows(seq.truncate_at);
+            plan.num_skipped_rows +=
+                std::max<int64_t>(0, std::min(end, decoder_from) - seq.scheduled);
+        }
     }
     if (c.constrained) ++plan.num_constrained;
     int64_t service = TenantCounters::kInputWeight *

@@ -16,6 +16,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <unordered_map>
 #include <vector>
@@ -27,6 +28,7 @@
 #include "engine/step_plan.h"
 #include "engine/waiting_queue.h"
 #include "kvcache/replay.h"
+#include "model/prefill_truncation.h"
 
 namespace deepinfer {
 
@@ -41,6 +43,7 @@ struct SchedulerConfig {
     bool prefix_caching = true;
     ReplayKind replay = ReplayKind::kExact;  ///< after a prefix hit (kvcache/replay.h)
     ReplayGeometry replay_geometry;
+    PrefillTruncation truncation;
     int chunk_align = 1;  ///< lcm of the compression ratios: whole groups where it costs nothing
     int lookback = 3;     ///< ids before a chunk that Engram reads
     int nextn = 0;        ///< drafts that a decode verifies at most
@@ -54,6 +57,7 @@ struct SchedulerStats {
     int64_t steps = 0, prefill_tokens = 0, decode_tokens = 0, output_tokens = 0, zombie_tokens = 0;
     int64_t prefix_query_tokens = 0, prefix_hit_tokens = 0, replayed_tokens = 0, preemptions = 0;
     int64_t draft_rows = 0;  ///< rows of drafts computed
+    int64_t skipped_rows = 0, uncut_prompts = 0;
 };
 
 /// Hears what finish_step and abort decided. Calls come from inside those functions and must not
@@ -129,6 +133,10 @@ class Scheduler {
     void preempt(Sequence& seq, StepPlan& plan);
     void preempt_forced(StepPlan& plan);
 
+    /// ChunkPlan::truncate_at for a run of the tokens that seq has now.
+    int64_t truncation_point(const Sequence& seq) const;
+    /// Where it may resume after a hit of that many tokens; empty: nowhere.
+    std::optional<ReplayPlan> replay_after(const Sequence& seq, int64_t hit) const;
     bool admit(Sequence& seq, StepPlan& plan, Budget& budget);
     int64_t estimate_blocks(const Sequence& seq) const;
     int64_t blocks_of(int64_t num_tokens) const;

@@ -58,6 +58,7 @@ struct Sequence {
     int32_t drafts_in_flight = 0;
     int64_t window_floor = 0;
     int64_t write_from = 0;
+    int64_t truncate_at = 0;         ///< ChunkPlan::truncate_at of this run
     uint64_t last_step = 0;          ///< when a row of it was last planned
     bool waited_for_prefix = false;  ///< once per sequence
     int64_t charged = 0;             ///< positions already charged to the tenant

@@ -48,6 +48,7 @@ std::string StepPlan::to_json() const {
         if (c.uncertain_start) j.boolean("uncertain_start", true);
         if (c.window_floor != 0) j.integer("window_floor", c.window_floor);
         if (c.write_from != 0) j.integer("write_from", c.write_from);
+        if (c.truncate_at != 0) j.integer("truncate_at", c.truncate_at);
         j.boolean("decode", c.decode).boolean("sample", c.sample);
         if (c.constrained) j.boolean("constrained", true);
         if (c.prompt_logprobs) j.boolean("prompt_logprobs", true);
@@ -58,7 +59,8 @@ std::string StepPlan::to_json() const {
     j.integer("step", static_cast<int64_t>(step));
     j.integer("prefill_rows", num_prefill_rows).integer("decode_rows", num_decode_rows);
     j.integer("draft_rows", num_draft_rows).integer("draft_budget", draft_budget);
-    j.integer("replay_rows", num_replay_rows).integer("admitted", num_admitted);
+    j.integer("replay_rows", num_replay_rows).integer("skipped_rows", num_skipped_rows);
+    j.integer("uncut_prompts", num_uncut_prompts).integer("admitted", num_admitted);
     j.integer("preempted", num_preempted).integer("constrained", num_constrained);
     j.raw("starts", starts_json + "]").raw("forks", forks_json + "]");
     j.raw("chunks", chunks_json + "]");

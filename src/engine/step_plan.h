@@ -61,6 +61,7 @@ struct ChunkPlan {
     int32_t num_drafts = 0;    ///< drafts to verify at most
     int32_t window_floor = 0;  ///< first position of a replay: window reads stay at or above it
     int32_t write_from = 0;    ///< global rows below are a prefix hit's: never rewritten
+    int32_t truncate_at = 0;   ///< prompt length that truncation goes by; 0 = no row skips a layer
     std::vector<int32_t> token_ids;  ///< one per row; the last may be kLastSampled
     std::vector<int32_t> lookback;  ///< up to three ids before start_pos, oldest first; of a decode
                                     ///< with an uncertain start: empty, the executor knows them
@@ -91,6 +92,8 @@ struct StepPlan {
     // For logs
     int64_t num_prefill_rows = 0, num_decode_rows = 0, num_replay_rows = 0;
     int64_t num_draft_rows = 0;  ///< at most
+    int64_t num_skipped_rows = 0;   ///< prefill rows that stay below the decoder half
+    int32_t num_uncut_prompts = 0;  ///< admitted prompts that truncation passes over
     int32_t num_admitted = 0, num_preempted = 0, num_constrained = 0;
 
     /// At most: drafts may turn out fewer.

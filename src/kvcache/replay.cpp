@@ -22,9 +22,15 @@ std::optional<ReplayPlan> plan_replay(ReplayKind kind,
                                       int64_t prompt_tokens,
                                       int64_t hit_tokens) {
     DI_CHECK(hit_tokens >= 0 && hit_tokens <= prompt_tokens);
-    const int64_t first_full_row =
-        std::min(hit_tokens, prompt_tokens - replay_keep(kind, geometry));
-    const int64_t start = first_full_row - replay_encoder_rows(kind, geometry);
+    return plan_replay_from(
+        kind, geometry, prompt_tokens - replay_keep(kind, geometry), hit_tokens);
+}
+
+std::optional<ReplayPlan> plan_replay_from(ReplayKind kind,
+                                           const ReplayGeometry& geometry,
+                                           int64_t decoder_from,
+                                           int64_t hit_tokens) {
+    const int64_t start = std::min(hit_tokens, decoder_from) - replay_encoder_rows(kind, geometry);
     if (start <= 0) return std::nullopt;
     return ReplayPlan{start, hit_tokens, hit_tokens - start};
 }

@@ -46,4 +46,10 @@ std::optional<ReplayPlan> plan_replay(ReplayKind kind,
                                       int64_t prompt_tokens,
                                       int64_t hit_tokens);
 
+/// The same where rows from `decoder_from` on run through the layers above mid.
+std::optional<ReplayPlan> plan_replay_from(ReplayKind kind,
+                                           const ReplayGeometry& geometry,
+                                           int64_t decoder_from,
+                                           int64_t hit_tokens);
+
 }  // namespace deepinfer

@@ -9,6 +9,10 @@ namespace deepinfer {
 
 void ForwardPass::attention_site(int l, const LayerWeights& w) {
     const int64_t rows = x.dim(0);
+    const int next = truncation.level_into(l + 1);
+    if (in.row_sets.size() > 1 && next > truncation.level_into(l)) {
+        return narrowing_attention_site(l, w, in.row_sets[static_cast<size_t>(next)]);
+    }
     const Tensor u = ws.u.rows(0, rows);
     begin_site(l, "attn", w.hc_attn, w.attn_norm, u);
 
@@ -16,10 +20,78 @@ void ForwardPass::attention_site(int l, const LayerWeights& w) {
     const Tensor cs = (config.ratio(l) > 0 ? ws.cs_global : ws.cs_window).rows(0, rows);
     project_attention(l, w, cs);
     if (config.is_kv_source(l)) compress(l, w.compressor, u);
-    if (config.is_index_source(l)) select(l, w.indexer, u, ws.qrq.rows(0, rows));
+    if (config.is_index_source(l)) select(l, w.indexer, now->view, u, ws.qrq.rows(0, rows));
+    const Tensor window_rows = ws.window_rows.rows(0, rows);
+    attend(l, w, now->view, window_rows);
+    finish_attention(l, w, cs);
+    ops.window_store(
+        stream, window_rows, now->view, cache.layers[static_cast<size_t>(l)].window_ring);
+}
 
+void ForwardPass::narrowing_attention_site(int l, const LayerWeights& w, const RowSet& next) {
+    const RowSet& keys = *now;
+    const int64_t rows = x.dim(0), kept = next.view.num_rows();
+    const Tensor &cs_all = config.ratio(l) > 0 ? ws.cs_global : ws.cs_window,
+                 window_rows = ws.window_rows.rows(0, rows);
+    const Tensor& ring = cache.layers[static_cast<size_t>(l)].window_ring;
+    const Tensor u = ws.u.rows(0, rows), uq = ws.uq.rows(0, rows);
+    collapse(w.attn_norm, u);
+    ops.quant_q8(stream, u, uq);
+    project_window_rows(w, uq, cs_all.rows(0, rows));
+    if (config.is_kv_source(l)) compress(l, w.compressor, u);
+
+    const Tensor own_u = ws.y.rows(0, kept), own_uq = ws.uq.rows(0, kept),
+                 cs = cs_all.rows(0, kept);
+    narrow(l, next, u, own_u);
+    if (kept > 0) {
+        mixes(l, "attn", w.hc_attn);
+        ops.quant_q8(stream, own_u, own_uq);
+        project_queries(l, w, own_uq, cs);
+        // Rows by the smaller set, keys of this step by the larger one.
+        BatchView queries = keys.view;
+        queries.positions = next.view.positions;
+        queries.row_seq = next.view.row_seq;
+        if (config.is_index_source(l)) {
+            select(l, w.indexer, queries, own_u, ws.qrq.rows(0, kept));
+        }
+        attend(l, w, queries, window_rows);
+        finish_attention(l, w, cs);
+    }
+    ops.window_store(stream, window_rows, keys.view, ring);
+}
+
+void ForwardPass::narrow(int l, const RowSet& next, const Tensor& u, const Tensor& narrow_u) {
+    const int64_t kept = next.view.num_rows();
+    now = &next;
+    const auto move = [&](Tensor* t, const Tensor& one, const Tensor& other) {
+        const Tensor to = (t->data == one.data ? other : one).rows(0, kept);
+        ops.gather_rows(stream, *t, next.from, to);
+        *t = to;
+    };
+    move(&x, ws.x, ws.x_next);
+    x_next = (x.data == ws.x.data ? ws.x_next : ws.x).rows(0, kept);
+    if (kept == 0) return;
+    ops.gather_rows(stream, u, next.from, narrow_u);
+    if (lists && !config.is_index_source(l)) move(&lists, ws.lists, ws.lists_next);
+    if (candidates) move(&candidates, ws.candidates, ws.candidates_next);
+    // Taps so far, unless the last one has been used (record_tap).
+    const auto& tapped = config.dspark_target_layer_ids;
+    if (drafting() && !tapped.empty() && *std::min_element(tapped.begin(), tapped.end()) <= l &&
+        l < *std::max_element(tapped.begin(), tapped.end())) {
+        const Tensor& to = taps.data == ws.taps.data ? ws.taps_next : ws.taps;
+        ops.gather_rows(stream, taps.rows(0, u.dim(0)), next.from, to.rows(0, kept));
+        taps = to;
+    }
+    rope_tables();
+}
+
+void ForwardPass::attend(int l,
+                         const LayerWeights& w,
+                         const BatchView& queries,
+                         const Tensor& window_rows) {
+    const int64_t rows = queries.num_rows();
     AttentionCache attention;
-    attention.step_rows = ws.window_rows.rows(0, rows);
+    attention.step_rows = window_rows;
     attention.window_ring = cache.layers[static_cast<size_t>(l)].window_ring;
     attention.window = static_cast<int>(config.sliding_window);
     if (config.ratio(l) > 0) {
@@ -29,14 +101,12 @@ void ForwardPass::attention_site(int l, const LayerWeights& w) {
     }
     ops.sparse_attention(stream,
                          ws.q.rows(0, rows),
-                         in.view,
+                         queries,
                          attention,
                          config.ratio(l) > 0 ? lists : Tensor(),
                          w.attn_sink,
                          attention_scale(),
                          ws.o.rows(0, rows));
-    finish_attention(l, w, cs);
-    ops.window_store(stream, attention.step_rows, in.view, attention.window_ring);
 }
 
 void ForwardPass::compress(int l, const CompressorWeights& w, const Tensor& u) {
@@ -53,8 +123,8 @@ void ForwardPass::compress(int l, const CompressorWeights& w, const Tensor& u) {
         ops.linear(stream, u, w.wkv, z);
         ops.linear(stream, u, w.wgate, g);
         ops.compress_pool(
-            stream, z, g, in.view, own.tail, static_cast<int>(ratio), entries.rows, c);
-        ops.compress_tail_store(stream, z, g, in.view, own.tail);
+            stream, z, g, now->view, own.tail, static_cast<int>(ratio), entries.rows, c);
+        ops.compress_tail_store(stream, z, g, now->view, own.tail);
     }
     ops.rms_norm(stream, c, w.norm, eps(), c);
     observe("latent", l, c);
@@ -70,7 +140,8 @@ void ForwardPass::compress(int l, const CompressorWeights& w, const Tensor& u) {
     ops.kv_entry_store(stream, c, entries.slots, own.kv_pool);
 }
 
-void ForwardPass::select(int l, const IndexerWeights& w, const Tensor& u, const Tensor& qrq) {
+void ForwardPass::select(
+    int l, const IndexerWeights& w, const BatchView& queries, const Tensor& u, const Tensor& qrq) {
     const int64_t rows = u.dim(0), heads = config.index_n_heads, di = config.index_head_dim,
                   ratio = config.ratio(l);
     const Tensor cs = ws.cs_global.rows(0, rows);
@@ -95,7 +166,7 @@ void ForwardPass::select(int l, const IndexerWeights& w, const Tensor& u, const 
     const int64_t n = std::max<int64_t>(1, in.max_end / ratio), tile = ws.score_tile_rows(n);
     for (int64_t begin = 0; begin < rows; begin += tile) {
         const int64_t end = std::min(rows, begin + tile);
-        const BatchView view = batch_rows(in.view, begin, end);
+        const BatchView view = batch_rows(queries, begin, end);
         const Tensor scores(ws.scores.data, ws.scores.dtype, {end - begin, n});
         ops.index_scores(stream,
                          q.rows(begin, end),

@@ -16,6 +16,9 @@ struct SequenceChunk {
     /// Entries and index keys of positions below this are not written again (prefix hit under
     /// replay); 0 = write all. A group is written if its last position is >= this.
     int32_t write_from = 0;
+    /// Length of the prompt that ModelLimits::truncation applies to; 0 = all rows run through all
+    /// layers. Rows below it may have logits only if they reach the head: the last one does.
+    int32_t prompt_tokens = 0;
     std::vector<int32_t> block_ids;  ///< blocks covering positions [0, start_pos + num_tokens)
     /// The up to (max_ngram − 1) token ids before start_pos, oldest first; -1 = inside an image
     /// span (dead). Shorter only if the sequence starts there.

@@ -20,9 +20,12 @@ void BlockPass::begin_site(int l,
                            const HyperConnectionWeights& hc,
                            const Tensor& norm,
                            const Tensor& u) {
+    mixes(l, site, hc);
+    collapse(norm, u);
+}
+
+void BlockPass::mixes(int l, const char* site, const HyperConnectionWeights& hc) {
     const int64_t rows = x.dim(0);
-    // The mixes of this site come from the un-collapsed streams; the collapse uses the PREVIOUS
-    // site's pre.
     pre = (pre_in.data == ws.pre.data ? ws.pre_in : ws.pre).rows(0, rows);
     post = ws.post.rows(0, rows);
     comb = ws.comb.rows(0, rows);
@@ -41,6 +44,9 @@ void BlockPass::begin_site(int l,
     observe(attn ? "attn_pre" : "ffn_pre", l, pre);
     observe(attn ? "attn_post" : "ffn_post", l, post);
     observe(attn ? "attn_comb" : "ffn_comb", l, comb);
+}
+
+void BlockPass::collapse(const Tensor& norm, const Tensor& u) {
     ops.mhc_collapse(stream, x, pre_in, u);
     ops.rms_norm(stream, u, norm, eps(), u);
 }
@@ -52,19 +58,23 @@ void BlockPass::end_site(const Tensor& y) {
 }
 
 void BlockPass::project_attention(int l, const LayerWeights& w, const Tensor& cs) {
+    const Tensor u = ws.u.rows(0, x.dim(0)), uq = ws.uq.rows(0, x.dim(0));
+    ops.quant_q8(stream, u, uq);
+    project_queries(l, w, uq, cs);
+    // In cache format: the token itself sees the quantized value too.
+    project_window_rows(w, uq, cs);
+}
+
+void BlockPass::project_queries(int l, const LayerWeights& w, const Tensor& uq, const Tensor& cs) {
     const int64_t rows = x.dim(0), heads = config.num_attention_heads, dh = config.head_dim;
-    const Tensor u = ws.u.rows(0, rows), uq = ws.uq.rows(0, rows);
     const Tensor qr = ws.qr.rows(0, rows), qrq = ws.qrq.rows(0, rows),
                  q = ws.q.rows(0, rows);  // q [T, H, dh]
-    ops.quant_q8(stream, u, uq);
     ops.linear(stream, uq, w.wq_a, qr);
     ops.rms_norm(stream, qr, w.q_norm, eps(), qr);
     ops.quant_q8(stream, qr, qrq);
     ops.linear(stream, qrq, w.wq_b, q.reshaped({rows, heads * dh}));
     ops.rope(stream, q, cs, false);
     observe("q", l, q);
-    // In cache format: the token itself sees the quantized value too.
-    project_window_rows(w, uq, cs);
 }
 
 void BlockPass::project_window_rows(const LayerWeights& w, const Tensor& uq, const Tensor& cs) {

@@ -27,7 +27,11 @@ struct BlockPass {
     /// Streams of the given tokens, and the one-hot pre of the first site.
     void embed(const WeightMatrix& table, const Tensor& token_ids, const Tensor& pre_onehot);
 
-    /// Mixes of a site, and its normed input u from the collapsed streams.
+    /// Mixes of a site, from the un-collapsed streams.
+    void mixes(int l, const char* site, const HyperConnectionWeights& hc);
+    /// Normed input u of a site from the streams, collapsed with the PREVIOUS site's pre.
+    void collapse(const Tensor& norm, const Tensor& u);
+    /// Both.
     void begin_site(int l,
                     const char* site,
                     const HyperConnectionWeights& hc,
@@ -39,6 +43,8 @@ struct BlockPass {
     /// From u = ws.u: queries in ws.q, their low-rank form in ws.qrq, packed window rows in
     /// ws.window_rows.
     void project_attention(int l, const LayerWeights& w, const Tensor& cs);
+    /// Its first part: ws.q and ws.qrq from the quantized input.
+    void project_queries(int l, const LayerWeights& w, const Tensor& uq, const Tensor& cs);
     /// kv = rms(lin8(uq)) rotated and packed: the window rows of a block, or those of its context.
     void project_window_rows(const LayerWeights& w, const Tensor& uq, const Tensor& cs);
     /// From the attended ws.o: inverse rotation, wo_a, wo_b, and the end of the site.

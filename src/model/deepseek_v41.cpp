@@ -5,6 +5,7 @@
 // each op computes is behind the op table.
 #include "model/deepseek_v41.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "model/draft_pass.h"
@@ -90,6 +91,9 @@ Result<std::unique_ptr<DeepseekV41>> DeepseekV41::load(const Checkpoint& checkpo
     if (limits.max_positions <= 0 || limits.max_positions > c.max_position_embeddings)
         limits.max_positions = c.max_position_embeddings;
     for (int64_t l : c.kv_source_layer_ids) DI_CHECK_EQ(limits.block_tokens % c.ratio(l), 0);
+    limits.truncation = truncation_of(c, limits.truncation.mode, limits.truncation.keep);
+    if (limits.truncation.mode == TruncationMode::kCompact)
+        DI_CHECK_GE(limits.truncation.keep, c.sliding_window);
     if (!c.engram_layer_ids.empty() && static_cast<int64_t>(token_map.size()) < c.vocab_size) {
         return Status(StatusCode::kInvalidFile,
                       "the Engram token map has " + std::to_string(token_map.size()) +
@@ -165,6 +169,18 @@ Result<std::unique_ptr<DeepseekV41>> DeepseekV41::load(const Checkpoint& checkpo
     return std::unique_ptr<DeepseekV41>(new DeepseekV41(std::move(impl)));
 }
 
+PrefillTruncation DeepseekV41::truncation_of(const ModelConfig& c,
+                                             TruncationMode mode,
+                                             int64_t keep) {
+    PrefillTruncation t;
+    t.mode = mode;
+    t.keep = keep;
+    t.window = static_cast<int>(c.sliding_window);
+    t.num_layers = static_cast<int>(c.num_hidden_layers);
+    t.mid = c.kv_source_layer_ids.empty() ? 0 : static_cast<int>(c.kv_source_layer_ids.back());
+    return t;
+}
+
 Tensor DeepseekV41::forward(const Batch& batch, const CacheView& cache, const ForwardHooks* hooks) {
     Impl& m = *impl_;
     m.inputs.build(batch, m.geometry, m.backend.device());
@@ -172,8 +188,11 @@ Tensor DeepseekV41::forward(const Batch& batch, const CacheView& cache, const Fo
     ForwardPass pass{
         {m.config, m.backend.ops(), m.backend.device().stream(), m.workspace, cache, hooks},
         m.inputs,
-        m.geometry};
-    return pass.run(m.weights, m.freqs_window, m.freqs_global, m.pre_onehot);
+        m.geometry,
+        m.limits.truncation};
+    pass.freqs_window = m.freqs_window;
+    pass.freqs_global = m.freqs_global;
+    return pass.run(m.weights, m.pre_onehot);
 }
 
 DraftResult DeepseekV41::draft(const DraftBatch& batch,
@@ -192,73 +211,80 @@ DraftResult DeepseekV41::draft(const DraftBatch& batch,
 // ---- the pass
 // ----------------------------------------------------------------------------------------
 
-Tensor ForwardPass::run(const ModelWeights& weights,
-                        const Tensor& freqs_window,
-                        const Tensor& freqs_compressed,
-                        const Tensor& pre_onehot) {
-    const int64_t rows = in.view.num_rows();
+Tensor ForwardPass::run(const ModelWeights& weights, const Tensor& pre_onehot) {
+    now = &in.row_sets[0];
+    taps = ws.taps;
     embed(weights.embed, in.token_ids, pre_onehot);
-    ops.rope_table(stream, in.view.positions, freqs_window, ws.cs_window.rows(0, rows));
-    ops.rope_table(stream, in.view.positions, freqs_compressed, ws.cs_global.rows(0, rows));
-    freqs_global = freqs_compressed;
+    rope_tables();
 
     for (int l = 0; l < static_cast<int>(config.num_hidden_layers); ++l) {
         const LayerWeights& w = weights.layers[static_cast<size_t>(l)];
         if (config.engram_table(l) >= 0) engram(l, w.engram);
-        record_tap(l);
+        record_tap(l, weights.dspark);
         attention_site(l, w);
-        ffn_site(l, w, config.num_experts_per_tok, in.image_rows);
+        if (now->view.num_rows() == 0) break;  // prompt rows that the layers above do not need
+        ffn_site(l, w, config.num_experts_per_tok, now->image_rows);
         observe("x", l, x);
     }
 
-    if (wants("main_hidden")) observe("main_hidden", -1, ws.taps.rows(0, rows));
-    if (drafting()) store_draft_windows(weights.dspark);
-    const Tensor h_all = ws.h_all.rows(0, rows);  // [T, D]
-    ops.mhc_collapse(stream, x, pre_in, h_all);
     const int64_t num_logits = in.logit_rows.dim(0);
     const Tensor h = ws.h.rows(0, num_logits), logits = ws.logits.rows(0, num_logits);
+    if (num_logits == 0) return logits;
+    const Tensor h_all = ws.h_all.rows(0, x.dim(0));  // [T, D]
+    ops.mhc_collapse(stream, x, pre_in, h_all);
     ops.gather_rows(stream, h_all, in.logit_rows, h);
     ops.rms_norm(stream, h, weights.norm, eps(), h);
     ops.linear(stream, h, weights.head, logits);
     return logits;
 }
 
+void ForwardPass::rope_tables() {
+    const Tensor& positions = now->view.positions;
+    const int64_t rows = positions.dim(0);
+    ops.rope_table(stream, positions, freqs_window, ws.cs_window.rows(0, rows));
+    ops.rope_table(stream, positions, freqs_global, ws.cs_global.rows(0, rows));
+}
+
 void ForwardPass::engram(int l, const EngramWeights& w) {
     const int64_t rows = x.dim(0);
     const Tensor ids = ws.engram_ids.rows(0, rows), e = ws.engram_e.rows(0, rows),
                  kv = ws.engram_kv.rows(0, rows);
-    ops.engram_hash(stream, in.ngrams, w.multipliers, w.primes, w.offsets, ids);
+    ops.engram_hash(stream, now->ngrams, w.multipliers, w.primes, w.offsets, ids);
     observe("engram_hash", l, ids);
     ops.engram_lookup(stream, w.table, ids, e);
     ops.quant_q8(stream, e, e);
     ops.linear(stream, e, w.wkv, kv);
-    ops.engram_gate(stream, x, kv, w.q_weight, w.k_weight, in.image_rows, eps());
+    ops.engram_gate(stream, x, kv, w.q_weight, w.k_weight, now->image_rows, eps());
     observe("engram_out", l, x);
 }
 
-void ForwardPass::record_tap(int l) {
-    const auto& taps = config.dspark_target_layer_ids;
-    if (!drafting() && !wants("main_hidden")) return;
-    for (size_t i = 0; i < taps.size(); ++i) {
-        if (taps[i] != l) continue;
+void ForwardPass::record_tap(int l, const DsparkWeights& w) {
+    const auto& layers = config.dspark_target_layer_ids;
+    if (layers.empty() || (!drafting() && !wants("main_hidden"))) return;
+    for (size_t i = 0; i < layers.size(); ++i) {
+        if (layers[i] != l) continue;
         const int64_t d = config.hidden_size, at = static_cast<int64_t>(i) * d;
-        ops.streams_mean(stream, x, ws.taps.rows(0, x.dim(0)).cols(at, at + d));
+        ops.streams_mean(stream, x, taps.rows(0, x.dim(0)).cols(at, at + d));
     }
+    // At once: later layers may take fewer rows, the drafts' windows need all of these.
+    if (l != *std::max_element(layers.begin(), layers.end())) return;
+    if (wants("main_hidden")) observe("main_hidden", -1, taps.rows(0, x.dim(0)));
+    if (drafting()) store_draft_windows(w);
 }
 
 void ForwardPass::store_draft_windows(const DsparkWeights& w) {
     const int64_t rows = x.dim(0);
-    const Tensor taps = ws.taps.rows(0, rows), main_x = ws.u.rows(0, rows),
+    const Tensor tapped = taps.rows(0, rows), main_x = ws.u.rows(0, rows),
                  main_xq = ws.uq.rows(0, rows);
-    ops.quant_q8(stream, taps, taps);
-    ops.linear(stream, taps, w.main_proj, main_x);
+    ops.quant_q8(stream, tapped, tapped);
+    ops.linear(stream, tapped, w.main_proj, main_x);
     ops.rms_norm(stream, main_x, w.main_norm, eps(), main_x);
     ops.quant_q8(stream, main_x, main_xq);  // one input for all stages, without their attn_norm
     for (size_t m = 0; m < w.stages.size(); ++m) {
         const size_t layer = static_cast<size_t>(config.num_hidden_layers) + m;
         project_window_rows(w.stages[m], main_xq, ws.cs_window.rows(0, rows));
         ops.window_store(
-            stream, ws.window_rows.rows(0, rows), in.view, cache.layers[layer].window_ring);
+            stream, ws.window_rows.rows(0, rows), now->view, cache.layers[layer].window_ring);
     }
 }
 

@@ -14,6 +14,7 @@
 #include "deepinfer/status.h"
 #include "model/batch.h"
 #include "model/dspark.h"
+#include "model/prefill_truncation.h"
 #include "ops/backend.h"
 #include "ops/cache/cache_view.h"
 
@@ -30,6 +31,8 @@ struct ModelLimits {
     /// Sequences of one draft(). 0 = drafting off: mtp.* is not loaded, the stages have no rings
     /// and a step does nothing for them.
     int64_t max_draft_seqs = 0;
+    /// How prompts are cut (SequenceChunk::prompt_tokens); load() fills in the geometry.
+    PrefillTruncation truncation;
 };
 
 /// Watches intermediates and replaces choices; for judges and tests. All pointers are device memory
@@ -60,6 +63,11 @@ class DeepseekV41 {
     const ModelLimits& limits() const;
     const CacheGeometry& cache_geometry() const;
     Backend& backend();
+
+    /// The rows that each layer of this model takes of a prompt.
+    static PrefillTruncation truncation_of(const ModelConfig& config,
+                                           TruncationMode mode,
+                                           int64_t keep);
 
     /// Runs one step and updates the caches. Returns logits [L, V] (accumulator type, device
     /// memory, valid until the next forward) for batch.logit_rows. Sizes beyond the limits are our

@@ -13,26 +13,37 @@ namespace deepinfer {
 struct ForwardPass : BlockPass {
     const StepInputs& in;
     const CacheGeometry& geometry;
+    const PrefillTruncation& truncation;
 
-    Tensor freqs_global{};
+    Tensor freqs_window{}, freqs_global{};
     Tensor lists{};       ///< i32 [T, K] selection of the latest index source
     Tensor candidates{};  ///< i32 [T, C] blocks kept by the candidate source; empty before it
+    Tensor taps{};        ///< bf16 [T, taps·D]
+    const RowSet* now = nullptr;  ///< the rows that x holds
 
     /// Returns logits acc [L, V].
-    Tensor run(const ModelWeights& weights,
-               const Tensor& freqs_window,
-               const Tensor& freqs_compressed,
-               const Tensor& pre_onehot);
+    Tensor run(const ModelWeights& weights, const Tensor& pre_onehot);
 
     void engram(int l, const EngramWeights& w);
-    void record_tap(int l);
+    /// Keeps the layer's input if it is a tap; after the last one the drafts' rings are written.
+    void record_tap(int l, const DsparkWeights& w);
     void attention_site(int l, const LayerWeights& w);
+    /// The same where fewer rows go on: all rows leave window rows (and entries), then x and what
+    /// belongs to it shrink to `next`, which alone attends.
+    void narrowing_attention_site(int l, const LayerWeights& w, const RowSet& next);
+    void attend(int l, const LayerWeights& w, const BatchView& queries, const Tensor& window_rows);
+    void narrow(int l, const RowSet& next, const Tensor& u, const Tensor& narrow_u);
+    void rope_tables();
 
     /// Compressor of a kv source: appends the entries and index keys of the groups this step
     /// completes.
     void compress(int l, const CompressorWeights& w, const Tensor& u);
     /// Indexer of an index source: fills `lists` (and `candidates` at the candidate source).
-    void select(int l, const IndexerWeights& w, const Tensor& u, const Tensor& qrq);
+    void select(int l,
+                const IndexerWeights& w,
+                const BatchView& queries,
+                const Tensor& u,
+                const Tensor& qrq);
 
     /// True if this model drafts: the step's taps feed the stages' window rings.
     bool drafting() const {

@@ -17,23 +17,34 @@ StepInputs::StepInputs(const ModelConfig& config,
     for (int64_t l : config.kv_source_layer_ids) ratios.insert(config.ratio(l));
     ratios_.assign(ratios.begin(), ratios.end());
 
-    positions_ = reserve(rows * 4);
-    row_seq_ = reserve(rows * 4);
-    seq_rows_ = reserve((seqs + 1) * 4);
-    seq_start_ = reserve(seqs * 4);
+    levels_.push_back(reserve_level());
     seq_slot_ = reserve(seqs * 4);
-    window_floor_ = reserve(seqs * 4);
     block_table_ = reserve(seqs * static_cast<size_t>(max_blocks_) * 4);
     token_ids_ = reserve(rows * 4);
-    ngrams_ = reserve(rows * static_cast<size_t>(config.engram_max_ngram_size) * 4);
-    image_rows_ = reserve(rows);
     logit_rows_ = reserve(static_cast<size_t>(limits.max_logit_rows) * 4);
     for (int64_t r : ratios_) {
         entry_rows_[r] = reserve(rows * 4);
         entry_positions_[r] = reserve(rows * 4);
         entry_slots_[r] = reserve(rows * 8);
     }
+    base_used_ = used_;
+    for (int k = 0; k < limits.truncation.num_levels(); ++k) levels_.push_back(reserve_level());
     staging_.resize(used_);
+}
+
+StepInputs::LevelArrays StepInputs::reserve_level() {
+    const size_t rows = static_cast<size_t>(limits_.max_rows),
+                 seqs = static_cast<size_t>(limits_.max_seqs);
+    LevelArrays a;
+    a.positions = reserve(rows * 4);
+    a.row_seq = reserve(rows * 4);
+    a.seq_rows = reserve((seqs + 1) * 4);
+    a.seq_start = reserve(seqs * 4);
+    a.window_floor = reserve(seqs * 4);
+    a.from = reserve(rows * 4);
+    a.ngrams = reserve(rows * static_cast<size_t>(config_.engram_max_ngram_size) * 4);
+    a.image_rows = reserve(rows);
+    return a;
 }
 
 StepInputs::Array StepInputs::reserve(size_t bytes) {
@@ -54,7 +65,7 @@ void StepInputs::build_ngrams(const Batch& batch) {
     const int64_t n = config_.engram_max_ngram_size;
     if (config_.engram_layer_ids.empty()) return;
     const int32_t pad = token_map_[static_cast<size_t>(config_.engram_pad_token_id)];
-    int32_t* out = host<int32_t>(ngrams_);
+    int32_t* out = host<int32_t>(levels_[0].ngrams);
     int64_t row = 0;
     for (const SequenceChunk& seq : batch.seqs) {
         const int64_t back = static_cast<int64_t>(seq.lookback.size());
@@ -77,13 +88,78 @@ void StepInputs::build_ngrams(const Batch& batch) {
     }
 }
 
+/// The rows that each higher level keeps, by the arrays of the level before.
+void StepInputs::build_levels(const Batch& batch) {
+    const int64_t n = config_.engram_max_ngram_size;
+    int64_t rows = batch.num_rows();
+    const int64_t seqs = static_cast<int64_t>(batch.seqs.size());
+    for (size_t level = 1; level < levels_.size(); ++level) {
+        const LevelArrays &before = levels_[level - 1], &a = levels_[level];
+        const int32_t *positions = host<int32_t>(before.positions),
+                      *row_seq = host<int32_t>(before.row_seq);
+        int32_t kept = 0;
+        int64_t row = 0;
+        for (int64_t b = 0; b < seqs; ++b) {
+            const SequenceChunk& seq = batch.seqs[static_cast<size_t>(b)];
+            const int64_t first =
+                seq.prompt_tokens == 0
+                    ? 0
+                    : limits_.truncation.first_row(static_cast<int>(level), seq.prompt_tokens);
+            host<int32_t>(a.seq_rows)[b] = kept;
+            host<int32_t>(a.seq_start)[b] =
+                static_cast<int32_t>(std::max<int64_t>(seq.start_pos, first));
+            host<int32_t>(a.window_floor)[b] =
+                static_cast<int32_t>(std::max<int64_t>(seq.window_floor, first));
+            for (; row < rows && row_seq[row] == b; ++row) {
+                if (positions[row] < first) continue;
+                host<int32_t>(a.positions)[kept] = positions[row];
+                host<int32_t>(a.row_seq)[kept] = static_cast<int32_t>(b);
+                host<int32_t>(a.from)[kept] = static_cast<int32_t>(row);
+                std::copy_n(
+                    host<int32_t>(before.ngrams) + row * n, n, host<int32_t>(a.ngrams) + kept * n);
+                host<uint8_t>(a.image_rows)[kept] = host<uint8_t>(before.image_rows)[row];
+                ++kept;
+            }
+        }
+        host<int32_t>(a.seq_rows)[seqs] = kept;
+        // Logit rows follow: whoever wants logits of a row that skips the head asks wrongly.
+        int32_t* logits = host<int32_t>(logit_rows_);
+        const int32_t* from = host<int32_t>(a.from);
+        for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
+            const int32_t* at = std::lower_bound(from, from + kept, logits[i]);
+            DI_CHECK_MSG(at != from + kept && *at == logits[i],
+                         "logits of a row that prefill truncation skips");
+            logits[i] = static_cast<int32_t>(at - from);
+        }
+        rows = kept;
+    }
+}
+
+RowSet StepInputs::set_of(const LevelArrays& a, int64_t rows, int64_t seqs, bool images) const {
+    RowSet set;
+    set.view.positions = Tensor(device(a.positions), DType::kI32, {rows});
+    set.view.row_seq = Tensor(device(a.row_seq), DType::kI32, {rows});
+    set.view.seq_rows = Tensor(device(a.seq_rows), DType::kI32, {seqs + 1});
+    set.view.seq_start = Tensor(device(a.seq_start), DType::kI32, {seqs});
+    set.view.seq_slot = Tensor(device(seq_slot_), DType::kI32, {seqs});
+    set.view.window_floor = Tensor(device(a.window_floor), DType::kI32, {seqs});
+    set.view.block_table = Tensor(device(block_table_), DType::kI32, {seqs, max_blocks_});
+    set.from = Tensor(device(a.from), DType::kI32, {rows});
+    set.ngrams = Tensor(device(a.ngrams), DType::kI32, {rows, config_.engram_max_ngram_size});
+    if (images) set.image_rows = Tensor(device(a.image_rows), DType::kU8, {rows});
+    return set;
+}
+
 void StepInputs::build(const Batch& batch, const CacheGeometry& geometry, Device& dev) {
     const int64_t rows = batch.num_rows(), seqs = static_cast<int64_t>(batch.seqs.size());
     const int64_t logits = static_cast<int64_t>(batch.logit_rows.size());
+    const LevelArrays& all = levels_[0];
+    bool cut = false;  // some row belongs to a prompt that truncation applies to
     DI_CHECK_LE(rows, limits_.max_rows);
     DI_CHECK_LE(seqs, limits_.max_seqs);
     DI_CHECK_LE(logits, limits_.max_logit_rows);
     DI_CHECK(batch.image_rows.empty() || static_cast<int64_t>(batch.image_rows.size()) == rows);
+    if (batch.image_rows.empty()) std::fill_n(host<uint8_t>(all.image_rows), rows, uint8_t{0});
 
     std::map<int64_t, int64_t> counts;
     std::fill_n(host<int32_t>(block_table_), seqs * max_blocks_, -1);
@@ -99,17 +175,18 @@ void StepInputs::build(const Batch& batch, const CacheGeometry& geometry, Device
                     std::min<int64_t>(seq.start_pos,
                                       std::max<int64_t>(0, config_.engram_max_ngram_size - 1)));
         max_end = std::max(max_end, end);
-        host<int32_t>(seq_rows_)[b] = static_cast<int32_t>(row);
-        host<int32_t>(seq_start_)[b] = seq.start_pos;
+        cut = cut || seq.start_pos < seq.prompt_tokens;
+        host<int32_t>(all.seq_rows)[b] = static_cast<int32_t>(row);
+        host<int32_t>(all.seq_start)[b] = seq.start_pos;
         host<int32_t>(seq_slot_)[b] = seq.slot;
-        host<int32_t>(window_floor_)[b] = seq.window_floor;
+        host<int32_t>(all.window_floor)[b] = seq.window_floor;
         std::copy(seq.block_ids.begin(),
                   seq.block_ids.end(),
                   host<int32_t>(block_table_) + b * max_blocks_);
         for (int64_t i = 0; i < seq.num_tokens; ++i, ++row) {
             const int64_t p = seq.start_pos + i;
-            host<int32_t>(positions_)[row] = static_cast<int32_t>(p);
-            host<int32_t>(row_seq_)[row] = static_cast<int32_t>(b);
+            host<int32_t>(all.positions)[row] = static_cast<int32_t>(p);
+            host<int32_t>(all.row_seq)[row] = static_cast<int32_t>(b);
             for (int64_t r : ratios_) {
                 if ((p + 1) % r != 0) continue;
                 const int64_t e = counts[r]++, entry = p / r, per_block = geometry.block_tokens / r;
@@ -122,26 +199,22 @@ void StepInputs::build(const Batch& batch, const CacheGeometry& geometry, Device
         }
     }
     DI_CHECK_EQ(row, rows);
-    host<int32_t>(seq_rows_)[seqs] = static_cast<int32_t>(rows);
+    host<int32_t>(all.seq_rows)[seqs] = static_cast<int32_t>(rows);
     std::copy(batch.token_ids.begin(), batch.token_ids.end(), host<int32_t>(token_ids_));
-    std::copy(batch.image_rows.begin(), batch.image_rows.end(), host<uint8_t>(image_rows_));
+    std::copy(batch.image_rows.begin(), batch.image_rows.end(), host<uint8_t>(all.image_rows));
     std::copy(batch.logit_rows.begin(), batch.logit_rows.end(), host<int32_t>(logit_rows_));
     build_ngrams(batch);
+    if (cut) build_levels(batch);
 
     // One copy moves everything; a host backend reads the staging memory through the same path.
-    dev.copy_to_device(dev.stream(), device_, staging_.data(), used_);
+    dev.copy_to_device(dev.stream(), device_, staging_.data(), cut ? used_ : base_used_);
 
-    view.positions = Tensor(device(positions_), DType::kI32, {rows});
-    view.row_seq = Tensor(device(row_seq_), DType::kI32, {rows});
-    view.seq_rows = Tensor(device(seq_rows_), DType::kI32, {seqs + 1});
-    view.seq_start = Tensor(device(seq_start_), DType::kI32, {seqs});
-    view.seq_slot = Tensor(device(seq_slot_), DType::kI32, {seqs});
-    view.window_floor = Tensor(device(window_floor_), DType::kI32, {seqs});
-    view.block_table = Tensor(device(block_table_), DType::kI32, {seqs, max_blocks_});
+    row_sets.clear();
+    for (size_t level = 0; level < (cut ? levels_.size() : 1); ++level) {
+        const int64_t n = level == 0 ? rows : host<int32_t>(levels_[level].seq_rows)[seqs];
+        row_sets.push_back(set_of(levels_[level], n, seqs, !batch.image_rows.empty()));
+    }
     token_ids = Tensor(device(token_ids_), DType::kI32, {rows});
-    ngrams = Tensor(device(ngrams_), DType::kI32, {rows, config_.engram_max_ngram_size});
-    image_rows =
-        batch.image_rows.empty() ? Tensor() : Tensor(device(image_rows_), DType::kU8, {rows});
     logit_rows = Tensor(device(logit_rows_), DType::kI32, {logits});
     entries.clear();
     for (int64_t r : ratios_) {

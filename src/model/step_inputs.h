@@ -22,6 +22,15 @@ struct EntryInputs {
     Tensor slots;      ///< i64 [E] row in the source's pools, -1 = not written
 };
 
+/// Rows of the step that go on together (model/prefill_truncation.h). The sequences of `view` are
+/// those of the step; one without rows here has equal neighbours in seq_rows.
+struct RowSet {
+    BatchView view;
+    Tensor from;        ///< i32 [rows] which row of the level before each one is; empty at level 0
+    Tensor ngrams;      ///< i32 [rows, max_ngram] compressed ids
+    Tensor image_rows;  ///< u8 [rows], empty when the step has no image row
+};
+
 class StepInputs {
   public:
     StepInputs(const ModelConfig& config,
@@ -36,11 +45,10 @@ class StepInputs {
     /// next build.
     void build(const Batch& batch, const CacheGeometry& geometry, Device& device);
 
-    BatchView view;
+    /// Row sets by level. Level 0 alone when no row of the step belongs to a prompt that is cut.
+    std::vector<RowSet> row_sets;
     Tensor token_ids;                        ///< i32 [T]
-    Tensor ngrams;                           ///< i32 [T, max_ngram] compressed ids
-    Tensor image_rows;                       ///< u8 [T], empty when the step has no image row
-    Tensor logit_rows;                       ///< i32 [L]
+    Tensor logit_rows;                       ///< i32 [L] into the rows of the last level
     std::map<int64_t, EntryInputs> entries;  ///< by compress ratio
     int64_t max_end = 0;                     ///< largest end position of the step's sequences
 
@@ -48,7 +56,14 @@ class StepInputs {
     struct Array {
         size_t offset = 0, bytes = 0;
     };
+    /// One level's arrays. Positions, floors and starts are its own, slots and blocks the step's.
+    struct LevelArrays {
+        Array positions, row_seq, seq_rows, seq_start, window_floor, from, ngrams, image_rows;
+    };
     Array reserve(size_t bytes);
+    LevelArrays reserve_level();
+    RowSet set_of(const LevelArrays& arrays, int64_t rows, int64_t seqs, bool images) const;
+    void build_levels(const Batch& batch);
     template <typename T>
     T* host(const Array& a) {
         return reinterpret_cast<T*>(staging_.data() + a.offset);
@@ -64,8 +79,9 @@ class StepInputs {
     std::vector<uint8_t> staging_;
     void* device_ = nullptr;
     size_t used_ = 0;
-    Array positions_, row_seq_, seq_rows_, seq_start_, seq_slot_, window_floor_, block_table_;
-    Array token_ids_, ngrams_, image_rows_, logit_rows_;
+    size_t base_used_ = 0;  ///< all but the levels above 0
+    std::vector<LevelArrays> levels_;
+    Array seq_slot_, block_table_, token_ids_, logit_rows_;
     std::map<int64_t, Array> entry_rows_, entry_positions_, entry_slots_;
 };
 

@@ -67,6 +67,11 @@ size_t Workspace::carve(
     w.engram_e = take(b, {t, cols * c.engram_head_dim});
     w.engram_kv = take(b, {t, (hc + 1) * d});
     w.taps = take(b, {t, static_cast<int64_t>(c.dspark_target_layer_ids.size()) * d});
+    if (limits.truncation.num_levels() > 0) {
+        w.lists_next = take(DType::kI32, {t, c.index_topk});
+        w.candidates_next = take(DType::kI32, {t, std::max<int64_t>(1, c.candidate_topk_blocks)});
+        if (drafts > 0) w.taps_next = take(b, {t, w.taps.dim(1)});
+    }
     w.h = take(b, {limits.max_logit_rows, d});
     w.h_all = take(b, {t, d});
     w.logits = take(acc, {limits.max_logit_rows, c.vocab_size});

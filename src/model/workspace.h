@@ -39,9 +39,10 @@ struct Workspace {
     Tensor engram_e;              ///< bf16 [T, cols·ed]
     Tensor engram_kv;             ///< bf16 [T, (hc+1)·D]
     Tensor taps;                  ///< bf16 [T, num_taps·D]
-    Tensor h;                     ///< bf16 [L, D]      rows for the head
-    Tensor h_all;                 ///< bf16 [T, D]
-    Tensor logits;                ///< acc  [L, V]
+    Tensor lists_next, candidates_next, taps_next;  ///< with truncation: what narrowing copies to
+    Tensor h;                                       ///< bf16 [L, D]      rows for the head
+    Tensor h_all;                                   ///< bf16 [T, D]
+    Tensor logits;                                  ///< acc  [L, V]
     // Drafting alone; R sequences, S = R · dspark_block_size block rows (T above is at least S
     // then).
     Tensor draft_base;         ///< acc  [S, V]      logits before the Markov bias

@@ -98,7 +98,7 @@ class Refusals(unittest.TestCase):
         self.refused(2, "generate", "--max-model-len", "64", "--max-tokens", "100", "Hello", says=("100", "64"))
 
     def test_later_features_are_refused_by_name(self):
-        for flag, value in (("--nextn", "6"), ("--truncation", "compact"), ("--ep", "2"), ("--regex", "a"), ("--image", "x.png"), ("--synthetic", "cpu-slice")):
+        for flag, value in (("--nextn", "6"), ("--ep", "2"), ("--regex", "a"), ("--image", "x.png"), ("--synthetic", "cpu-slice")):
             self.refused(2, "generate", flag, value, "Hello", says=(flag.removeprefix("--").split("-")[0],))
 
     def test_wrong_usage(self):

@@ -28,6 +28,28 @@ void Scheduler::plan_admissions(StepPlan& plan, Budget& budget) {
     }
 }
 
+int64_t Scheduler::truncation_point(const Sequence& seq) const {
+    // Prompt log-probabilities need the logits of every row; what continues from such windows (n >
+    // 1, a second run after preemption) has to have had the same ones.
+    if (seq.spec.sampling->prompt_logprobs) return 0;
+    switch (config_.truncation.mode) {
+        case TruncationMode::kOff:
+            return 0;
+        case TruncationMode::kCompact:  // outputs of an earlier run came after these very windows
+            return seq.prompt_len;
+        case TruncationMode::kExact:
+            return static_cast<int64_t>(seq.tokens.size());
+    }
+    return 0;
+}
+
+std::optional<ReplayPlan> Scheduler::replay_after(const Sequence& seq, int64_t hit) const {
+    const int64_t length = static_cast<int64_t>(seq.tokens.size()), cut = truncation_point(seq);
+    if (cut == 0) return plan_replay(config_.replay, config_.replay_geometry, length, hit);
+    return plan_replay_from(
+        config_.replay, config_.replay_geometry, cut - config_.truncation.decoder_rows(cut), hit);
+}
+
 bool Scheduler::admit(Sequence& seq, StepPlan& plan, Budget& budget) {
     const int64_t length = static_cast<int64_t>(seq.tokens.size());
     blocks_.open(seq.blocks, seq.spec.tenant, seq.spec.cache_salt);
@@ -36,17 +58,13 @@ bool Scheduler::admit(Sequence& seq, StepPlan& plan, Budget& budget) {
                           seq.spec.index == 0;
     PrefixFound found;
     if (config_.prefix_caching && !all_rows) found = blocks_.find_prefix(seq.blocks, seq.tokens);
-    const std::optional<ReplayPlan> replay = plan_replay(
-        config_.replay, config_.replay_geometry, length, std::min(found.cached, length));
+    const std::optional<ReplayPlan> replay = replay_after(seq, std::min(found.cached, length));
     const int64_t start = replay ? replay->start : 0;
     const int64_t hit = replay ? replay->write_from : 0;
     if (found.pending > 0 && !seq.waited_for_prefix) {
         // Somebody is computing this very beginning: one step of patience may save the whole of it.
         const std::optional<ReplayPlan> later =
-            plan_replay(config_.replay,
-                        config_.replay_geometry,
-                        length,
-                        std::min(found.cached + found.pending, length));
+            replay_after(seq, std::min(found.cached + found.pending, length));
         if (later && later->start > start) {
             seq.waited_for_prefix = true;
             blocks_.release(seq.blocks);
@@ -69,6 +87,7 @@ bool Scheduler::admit(Sequence& seq, StepPlan& plan, Budget& budget) {
     seq.scheduled = seq.computed = start;
     seq.window_floor = start;
     seq.write_from = hit;
+    seq.truncate_at = truncation_point(seq);
     const int64_t rows = chunk_rows(seq, budget);
     if (rows == 0 || !blocks_.grow(seq.blocks, start + rows)) {
         blocks_.release(seq.blocks);
@@ -79,6 +98,8 @@ bool Scheduler::admit(Sequence& seq, StepPlan& plan, Budget& budget) {
     queue_.remove(&seq);
     start_slot(seq, plan);
     ++plan.num_admitted;
+    if (config_.truncation.mode != TruncationMode::kOff && seq.truncate_at == 0)
+        ++plan.num_uncut_prompts;
     stats_.prefix_query_tokens += length;
     stats_.prefix_hit_tokens += hit;
     if (seq.cached_tokens < 0) seq.cached_tokens = std::min(hit, seq.prompt_len);

@@ -25,6 +25,7 @@ void Scheduler::fork_siblings(Sequence& leader, StepPlan& plan) {
         seq.scheduled = seq.computed = shared;
         seq.window_floor = leader.window_floor;
         seq.write_from = leader.write_from;
+        seq.truncate_at = leader.truncate_at;
         seq.cached_tokens = shared;
         seq.charged = shared;
         start_slot(seq, plan);
