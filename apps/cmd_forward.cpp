@@ -12,12 +12,9 @@ struct Options {
     CommonOptions common;
     ForwardOptions forward;
     bool exact = false;
-    std::vector<std::string> images;
 };
 
 int run(Options& o) {
-    if (!o.images.empty())
-        return fail({StatusCode::kUnimplemented, "--image: pictures are not in this version"});
     Result<std::string> dir = resolve_model(o.common);
     if (!dir.ok()) return fail(dir.status());
     o.forward.model_dir = dir.value();
@@ -46,7 +43,7 @@ Run add_forward(CLI::App& root) {
         "forward", "Runs given token ids and writes the named intermediate tensors");
     app->add_option("--input",
                     o->forward.input,
-                    "safetensors with input_ids (prefill) or prompt_ids and tokens (decode)")
+                    "safetensors with input_ids (prefill), prompt_ids and tokens (decode), or rgb")
         ->required();
     app->add_option("--output", o->forward.output, "safetensors to write")->required();
     app->add_flag("--exact", o->exact, "The twin with double accumulation between rounding points");
@@ -54,7 +51,9 @@ Run add_forward(CLI::App& root) {
                     o->forward.force,
                     "Take expert ids, candidate blocks and top-k lists from this file (repeatable)")
         ->allow_extra_args(false);
-    app->add_option("--image", o->images, "Picture of a span (not in this version)")
+    app->add_option("--image",
+                    o->forward.images,
+                    "Picture (or safetensors with rgb) of a span, in order (repeatable)")
         ->allow_extra_args(false);
     app->add_option("--chunk", o->forward.chunk, "Prompt rows per step")->capture_default_str();
     add_model_options(*app, o->common);

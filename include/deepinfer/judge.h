@@ -16,21 +16,23 @@ namespace deepinfer {
 
 struct ForwardOptions {
     std::string model_dir;
-    std::string input;               ///< safetensors with input_ids, or prompt_ids + tokens
-    std::string output;              ///< safetensors to write
-    std::vector<std::string> force;  ///< safetensors files whose expert ids, candidate blocks,
-                                     ///< top-k lists and draft tokens are used
-    std::string backend = "cpu";     ///< "exact": twins with fp64 between the rounding points
-    std::string isa;                 ///< CPU instruction set, empty = best
-    int threads = 0;                 ///< 0 = what the container allows
-    int64_t chunk = 512;             ///< prompt rows per step
+    std::string input;                ///< safetensors with input_ids, prompt_ids + tokens, or rgb
+    std::string output;               ///< safetensors to write
+    std::vector<std::string> force;   ///< safetensors files whose expert ids, candidate blocks,
+                                      ///< top-k lists and draft tokens are used
+    std::vector<std::string> images;  ///< pictures (or safetensors with rgb) in order of the spans
+    std::string backend = "cpu";      ///< "exact": twins with fp64 between the rounding points
+    std::string isa;                  ///< CPU instruction set, empty = best
+    int threads = 0;                  ///< 0 = what the container allows
+    int64_t chunk = 512;              ///< prompt rows per step
     std::function<void(int64_t done, int64_t total)> progress;  ///< may be empty; rows done so far
 };
 
 /// Runs the file and writes the dump. Returns a one-line JSON summary (rows, steps, tensors,
 /// seconds). The draft stages run with the text unless the checkpoint has none or the backend does
 /// not draft ("drafts" in the summary; the draft.* and mtp* tensors are then left out).
-/// kUnimplemented names what this version does not run (pictures).
+/// An input with rgb alone runs the picture path up to the aligner's rows, without the language
+/// model.
 Result<std::string> run_forward(const ForwardOptions& options);
 
 /// Teacher-forced scoring of token sequences: one model, many samples.

@@ -133,6 +133,11 @@ Result<std::vector<int32_t>> prompt_ids(const Tokenizer& tokenizer, const Prompt
 /// Number of image blocks in messages whose images are rendered.
 int num_images(const Conversation& conversation);
 
+/// The images in the order of their placeholders in encode_prompt(conversation, options): tool
+/// results are sorted there. Pointers into `conversation`.
+std::vector<const ImageSource*> prompt_images(const Conversation& conversation,
+                                              const EncodeOptions& options = {});
+
 /// The spelling of the image placeholder, one per image.
 inline constexpr std::string_view kImageToken = "<｜deepseek_image｜>";
 

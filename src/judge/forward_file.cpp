@@ -6,6 +6,7 @@
 #include "deepinfer/judge.h"
 #include "judge/draft_recorder.h"
 #include "judge/dump_builder.h"
+#include "judge/pictures.h"
 #include "judge/sequence.h"
 #include "judge/tensor_file.h"
 
@@ -32,34 +33,20 @@ Result<std::vector<int32_t>> token_ids(const TensorMap& file,
     return ids;
 }
 
-/// Refuses by name what arrives with later versions.
-Status refuse_later_inputs(const TensorMap& file, const std::string& path) {
-    if (file.count("rgb") > 0)
-        return {StatusCode::kUnimplemented,
-                path + " holds rgb: pictures are not run by this version"};
-    const auto types = file.find("token_types");
-    if (types != file.end()) {
-        Result<std::vector<int32_t>> v = int_values(types->second, "token_types");
-        if (!v.ok()) return v.status();
-        for (int32_t t : v.value()) {
-            if (t >= 0)
-                return {
-                    StatusCode::kUnimplemented,
-                    path +
-                        " holds image tokens (token_types): pictures are not run by this version"};
-        }
-    }
-    if (file.count("input_ids") == 0 &&
-        (file.count("prompt_ids") == 0 || file.count("tokens") == 0)) {
-        return invalid(path + " holds neither input_ids nor prompt_ids and tokens");
-    }
+/// An input says what is run: tokens, a prompt and its continuation, or a picture alone.
+Status check_kind(const TensorMap& file, const std::string& path) {
+    const bool tokens =
+        file.count("input_ids") > 0 || (file.count("prompt_ids") > 0 && file.count("tokens") > 0);
+    if (!tokens && file.count("rgb") == 0)
+        return invalid(path + " holds neither input_ids, nor prompt_ids and tokens, nor rgb");
     return {};
 }
 
 void copy_given(const TensorMap& file, TensorMap& out) {
     for (const auto& [name, t] : file) {
         const bool describes = name == "input_ids" || name == "rows" || name == "token_types" ||
-                               name == "prompt_ids" || name.ends_with(".topk_steps");
+                               name == "prompt_ids" || name == "rgb" ||
+                               name.ends_with(".topk_steps");
         if (describes) out[name] = t;
     }
 }
@@ -68,7 +55,22 @@ struct Run {
     const ForwardOptions& options;
     LoneSequence& sequence;
     TensorMap file;
+    std::vector<EncodedImage> images;
     int64_t done = 0, total = 0;
+
+    /// Puts the pictures into their places among the prompt's ids.
+    Status place_images(const std::vector<int32_t>& ids) {
+        const auto types = file.find("token_types");
+        Result<std::vector<LoneSequence::Span>> spans =
+            place_spans(ids,
+                        static_cast<int32_t>(sequence.model().config().image_token_id),
+                        images,
+                        types == file.end() ? nullptr : &types->second,
+                        options.input);
+        if (!spans.ok()) return spans.status();
+        sequence.set_images(std::move(spans).value());
+        return {};
+    }
 
     void report(int64_t rows) {
         done += rows;
@@ -101,6 +103,7 @@ struct Run {
         Result<std::vector<int32_t>> ids =
             token_ids(file, "input_ids", sequence.model().config().vocab_size, options.input);
         if (!ids.ok()) return ids.status();
+        DI_RETURN_IF_ERROR(place_images(ids.value()));
         const auto n = static_cast<int64_t>(ids->size());
         DumpBuilder::Phase phase;
         phase.num_rows = phase.total_tokens = n;
@@ -150,6 +153,7 @@ struct Run {
         Result<std::vector<int32_t>> prompt =
             token_ids(file, "prompt_ids", config.vocab_size, options.input);
         if (!prompt.ok()) return prompt.status();
+        DI_RETURN_IF_ERROR(place_images(prompt.value()));
         Result<std::vector<int32_t>> tokens =
             token_ids(file, "tokens", config.vocab_size, options.input);
         if (!tokens.ok()) return tokens.status();
@@ -214,26 +218,73 @@ struct Run {
 
 }  // namespace
 
+namespace {
+
+std::string summary_of(const ForwardOptions& options,
+                       int64_t rows,
+                       size_t tensors,
+                       bool drafts,
+                       std::chrono::steady_clock::time_point start) {
+    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
+    return nlohmann::json{{"output", options.output},
+                          {"backend", options.backend},
+                          {"rows", rows},
+                          {"tensors", tensors},
+                          {"drafts", drafts},
+                          {"seconds", spent.count()}}
+        .dump();
+}
+
+/// Adds what describes the run, and writes.
+Status write_dump(const ForwardOptions& options, const TensorMap& file, TensorMap* out) {
+    TensorMap given;
+    copy_given(file, given);
+    for (auto& [name, t] : given) out->emplace(name, std::move(t));
+    return write_tensor_file(options.output, *out);
+}
+
+BackendOptions backend_options(const ForwardOptions& options) {
+    BackendOptions b;
+    b.num_threads = options.threads;
+    b.isa = options.isa;
+    return b;
+}
+
+Result<TensorMap> run_picture(const ForwardOptions& options, const TensorMap& file) {
+    Result<std::unique_ptr<Backend>> backend =
+        create_backend(options.backend, backend_options(options));
+    if (!backend.ok()) return backend.status();
+    const Result<Checkpoint> checkpoint = Checkpoint::open(options.model_dir);
+    if (!checkpoint.ok()) return checkpoint.status();
+    return picture_run(file, options.input, checkpoint.value(), *backend.value());
+}
+
+}  // namespace
+
 Result<std::string> run_forward(const ForwardOptions& options) {
     if (options.chunk < 1)
         return Status(StatusCode::kInvalidArgument, "--chunk must be at least 1");
     const auto start = std::chrono::steady_clock::now();
     Result<TensorMap> file = read_tensor_file(options.input);
     if (!file.ok()) return file.status();
-    DI_RETURN_IF_ERROR(refuse_later_inputs(file.value(), options.input));
+    DI_RETURN_IF_ERROR(check_kind(file.value(), options.input));
     const bool prompt = file->count("input_ids") > 0;
+    if (!prompt && file->count("prompt_ids") == 0) {
+        Result<TensorMap> out = run_picture(options, file.value());
+        if (!out.ok()) return out.status();
+        DI_RETURN_IF_ERROR(write_dump(options, file.value(), &out.value()));
+        return summary_of(options, out->at("rows").dim(0), out->size(), false, start);
+    }
     const int64_t length = prompt ? file->at("input_ids").numel()
                                   : file->at("prompt_ids").numel() + file->at("tokens").numel();
 
-    BackendOptions backend;
-    backend.num_threads = options.threads;
-    backend.isa = options.isa;
     ModelLimits limits;
     limits.max_rows = std::max<int64_t>(1, std::min(options.chunk, length));
     limits.max_logit_rows = limits.max_rows;
     limits.max_seqs = 1;
     limits.max_draft_seqs = 1;
-    Result<LoadedModel> loaded = load_model(options.model_dir, options.backend, backend, limits);
+    Result<LoadedModel> loaded =
+        load_model(options.model_dir, options.backend, backend_options(options), limits);
     if (!loaded.ok()) return loaded.status();
     if (length > loaded->model->limits().max_positions) {
         return Status(StatusCode::kOutOfRange,
@@ -243,22 +294,20 @@ Result<std::string> run_forward(const ForwardOptions& options) {
     }
     Result<std::unique_ptr<LoneSequence>> sequence = LoneSequence::create(*loaded->model, length);
     if (!sequence.ok()) return sequence.status();
-    Run run{options, *sequence.value(), std::move(file).value(), 0, prompt ? length : length - 1};
+    Result<std::vector<EncodedImage>> images =
+        encode_pictures(options.images, *loaded->checkpoint, *loaded->backend);
+    if (!images.ok()) return images.status();
+    Run run{options,
+            *sequence.value(),
+            std::move(file).value(),
+            std::move(images).value(),
+            0,
+            prompt ? length : length - 1};
     Result<TensorMap> out = prompt ? run.prompt_run() : run.decode_run();
     if (!out.ok()) return out.status();
-    TensorMap given;
-    copy_given(run.file, given);
-    for (auto& [name, t] : given) out->emplace(name, std::move(t));
-    DI_RETURN_IF_ERROR(write_tensor_file(options.output, out.value()));
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    return nlohmann::json{{"output", options.output},
-                          {"backend", options.backend},
-                          {"rows", run.total},
-                          {"tensors", out->size()},
-                          {"drafts", loaded->model->limits().max_draft_seqs > 0},
-                          {"seconds", seconds}}
-        .dump();
+    DI_RETURN_IF_ERROR(write_dump(options, run.file, &out.value()));
+    return summary_of(
+        options, run.total, out->size(), loaded->model->limits().max_draft_seqs > 0, start);
 }
 
 }  // namespace deepinfer

@@ -102,11 +102,27 @@ Tensor LoneSequence::append(const std::vector<int32_t>& tokens,
     const int64_t back = std::min<int64_t>(
         length(), std::max<int64_t>(0, model_.config().engram_max_ngram_size - 1));
     chunk.lookback.assign(ids_.end() - back, ids_.end());
+    for (int64_t i = 0; i < back; ++i) {  // positions of a span are dead
+        if (image_row(length() - back + i) != nullptr) chunk.lookback[static_cast<size_t>(i)] = -1;
+    }
     batch.seqs.push_back(chunk);
     batch.token_ids = tokens;
+    for (int64_t p = length(); p < end && !spans_.empty(); ++p) {
+        const bf16* row = image_row(p);
+        batch.image_rows.push_back(row != nullptr);
+        if (row != nullptr) batch.image_embeds.push_back(row);
+    }
     batch.logit_rows = logit_rows;
     ids_.insert(ids_.end(), tokens.begin(), tokens.end());
     return model_.forward(batch, cache_, hooks);
+}
+
+const bf16* LoneSequence::image_row(int64_t position) const {
+    for (const Span& s : spans_) {
+        if (position >= s.begin && position < s.end())
+            return s.image->rows.data() + (position - s.begin) * model_.config().hidden_size;
+    }
+    return nullptr;
 }
 
 DraftResult LoneSequence::draft(int32_t anchor, const DraftChooser& choose, int block_size) {

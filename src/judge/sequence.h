@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/deepseek_v41.h"
+#include "model/vision_encoder.h"
 
 namespace deepinfer {
 
@@ -29,6 +30,15 @@ class LoneSequence {
   public:
     /// Caches for up to max_tokens positions.
     static Result<std::unique_ptr<LoneSequence>> create(DeepseekV41& model, int64_t max_tokens);
+
+    /// The pictures among the tokens to come: spans by position, ascending, with their rows. Tokens
+    /// of a span carry the image token id. `images` must outlive the sequence.
+    struct Span {
+        int64_t begin = 0;
+        const EncodedImage* image = nullptr;
+        int64_t end() const { return begin + image->num_tokens; }
+    };
+    void set_images(std::vector<Span> spans) { spans_ = std::move(spans); }
 
     /// Appends tokens and returns the logits [L, V] of the wanted rows (indices into `tokens`),
     /// device memory.
@@ -56,7 +66,11 @@ class LoneSequence {
     DeepseekV41& model_;
     CacheView cache_;
     std::vector<Buffer> buffers_;
+    /// Embedding of a position inside a span, null elsewhere.
+    const bf16* image_row(int64_t position) const;
+
     std::vector<int32_t> ids_;
+    std::vector<Span> spans_;
 };
 
 /// Copies a device tensor to the host.

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "tensor/dtype.h"
+
 namespace deepinfer {
 
 /// The rows of one sequence in this step: num_tokens consecutive positions from start_pos.
@@ -29,6 +31,9 @@ struct Batch {
     std::vector<SequenceChunk> seqs;  ///< in row order
     std::vector<int32_t> token_ids;   ///< [T] concatenated
     std::vector<uint8_t> image_rows;  ///< [T] 1 inside an image span, or empty
+    /// One per row inside a span, in row order: its embedding [D], in host memory that stays valid
+    /// until forward() returns (model/vision_encoder.h, EncodedImage::rows).
+    std::vector<const bf16*> image_embeds;
     std::vector<int32_t> logit_rows;  ///< [L] rows whose logits are wanted, ascending
 
     int64_t num_rows() const { return static_cast<int64_t>(token_ids.size()); }

@@ -215,6 +215,7 @@ Tensor ForwardPass::run(const ModelWeights& weights, const Tensor& pre_onehot) {
     now = &in.row_sets[0];
     taps = ws.taps;
     embed(weights.embed, in.token_ids, pre_onehot);
+    if (in.image_embeds.dim(0) > 0) ops.place_rows(stream, in.image_embeds, in.image_row_ids, x);
     rope_tables();
 
     for (int l = 0; l < static_cast<int>(config.num_hidden_layers); ++l) {

@@ -21,6 +21,7 @@ StepInputs::StepInputs(const ModelConfig& config,
     seq_slot_ = reserve(seqs * 4);
     block_table_ = reserve(seqs * static_cast<size_t>(max_blocks_) * 4);
     token_ids_ = reserve(rows * 4);
+    image_row_ids_ = reserve(config.has_vision ? rows * 4 : 0);
     logit_rows_ = reserve(static_cast<size_t>(limits.max_logit_rows) * 4);
     for (int64_t r : ratios_) {
         entry_rows_[r] = reserve(rows * 4);
@@ -30,6 +31,7 @@ StepInputs::StepInputs(const ModelConfig& config,
     base_used_ = used_;
     for (int k = 0; k < limits.truncation.num_levels(); ++k) levels_.push_back(reserve_level());
     staging_.resize(used_);
+    if (config.has_vision) image_staging_.resize(rows * static_cast<size_t>(config.hidden_size));
 }
 
 StepInputs::LevelArrays StepInputs::reserve_level() {
@@ -54,7 +56,7 @@ StepInputs::Array StepInputs::reserve(size_t bytes) {
 }
 
 size_t StepInputs::device_bytes() const {
-    return used_;
+    return used_ + image_staging_.size() * sizeof(bf16);
 }
 
 void StepInputs::bind(void* device_memory) {
@@ -150,6 +152,26 @@ RowSet StepInputs::set_of(const LevelArrays& a, int64_t rows, int64_t seqs, bool
     return set;
 }
 
+void StepInputs::build_images(const Batch& batch, Device& dev) {
+    const auto n = static_cast<int64_t>(batch.image_embeds.size()), d = config_.hidden_size;
+    DI_CHECK_EQ(std::count(batch.image_rows.begin(), batch.image_rows.end(), 1), n);
+    image_row_ids = Tensor(device(image_row_ids_), DType::kI32, {n});
+    image_embeds = Tensor(static_cast<uint8_t*>(device_) + used_, DType::kBF16, {n, d});
+    if (n == 0) return;
+    DI_CHECK_LE(n * d, static_cast<int64_t>(image_staging_.size()));
+    int64_t k = 0;
+    for (int64_t row = 0; row < batch.num_rows(); ++row) {
+        if (batch.image_rows[static_cast<size_t>(row)] == 0) continue;
+        host<int32_t>(image_row_ids_)[k] = static_cast<int32_t>(row);
+        std::copy_n(batch.image_embeds[static_cast<size_t>(k)], d, image_staging_.data() + k * d);
+        ++k;
+    }
+    dev.copy_to_device(dev.stream(),
+                       image_embeds.data,
+                       image_staging_.data(),
+                       static_cast<size_t>(n * d) * sizeof(bf16));
+}
+
 void StepInputs::build(const Batch& batch, const CacheGeometry& geometry, Device& dev) {
     const int64_t rows = batch.num_rows(), seqs = static_cast<int64_t>(batch.seqs.size());
     const int64_t logits = static_cast<int64_t>(batch.logit_rows.size());
@@ -205,6 +227,7 @@ void StepInputs::build(const Batch& batch, const CacheGeometry& geometry, Device
     std::copy(batch.logit_rows.begin(), batch.logit_rows.end(), host<int32_t>(logit_rows_));
     build_ngrams(batch);
     if (cut) build_levels(batch);
+    build_images(batch, dev);
 
     // One copy moves everything; a host backend reads the staging memory through the same path.
     dev.copy_to_device(dev.stream(), device_, staging_.data(), cut ? used_ : base_used_);

@@ -49,6 +49,8 @@ class StepInputs {
     std::vector<RowSet> row_sets;
     Tensor token_ids;                        ///< i32 [T]
     Tensor logit_rows;                       ///< i32 [L] into the rows of the last level
+    Tensor image_embeds;                     ///< bf16 [K, D] embeddings of the image rows
+    Tensor image_row_ids;                    ///< i32 [K] their rows
     std::map<int64_t, EntryInputs> entries;  ///< by compress ratio
     int64_t max_end = 0;                     ///< largest end position of the step's sequences
 
@@ -70,6 +72,7 @@ class StepInputs {
     }
     void* device(const Array& a) const { return static_cast<uint8_t*>(device_) + a.offset; }
     void build_ngrams(const Batch& batch);
+    void build_images(const Batch& batch, Device& device);
 
     const ModelConfig& config_;
     ModelLimits limits_;
@@ -81,7 +84,9 @@ class StepInputs {
     size_t used_ = 0;
     size_t base_used_ = 0;  ///< all but the levels above 0
     std::vector<LevelArrays> levels_;
-    Array seq_slot_, block_table_, token_ids_, logit_rows_;
+    Array seq_slot_, block_table_, token_ids_, image_row_ids_, logit_rows_;
+    /// Embeddings of image rows, behind everything else and copied only if there are any.
+    std::vector<bf16> image_staging_;
     std::map<int64_t, Array> entry_rows_, entry_positions_, entry_slots_;
 };
 

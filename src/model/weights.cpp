@@ -8,8 +8,9 @@ namespace {
 
 class Binder {
   public:
-    Binder(const Checkpoint& checkpoint, Backend& backend, ModelWeights& out)
-        : checkpoint_(checkpoint), backend_(backend), out_(out) {}
+    /// Converted tensors are kept in `host`, which outlives what is bound.
+    Binder(const Checkpoint& checkpoint, Backend& backend, std::deque<std::vector<uint8_t>>& host)
+        : checkpoint_(checkpoint), backend_(backend), host_(host) {}
 
     const Status& status() const { return status_; }
 
@@ -25,6 +26,34 @@ class Binder {
             m.scale = stored(name + ".scale").view.ptr<uint8_t>();
         keep(backend_.prepare(m));
         return m;
+    }
+
+    /// A BF16 matrix with zero columns appended up to a multiple of `step`.
+    WeightMatrix widened_matrix(const std::string& name, int64_t step) {
+        const Tensor& w = stored(name + ".weight").view;
+        DI_CHECK(w.dtype == DType::kBF16);
+        WeightMatrix m;
+        m.dtype = w.dtype;
+        m.n = w.dim(0);
+        m.k = (w.dim(1) + step - 1) / step * step;
+        host_.emplace_back(static_cast<size_t>(m.n * m.k) * sizeof(bf16));
+        for (int64_t r = 0; r < m.n; ++r) {
+            std::memcpy(host_.back().data() + static_cast<size_t>(r * m.k) * sizeof(bf16),
+                        w.row<bf16>(r),
+                        static_cast<size_t>(w.dim(1)) * sizeof(bf16));
+        }
+        m.weight = host_.back().data();
+        keep(backend_.prepare(m));
+        return m;
+    }
+
+    /// A vector as bf16 in host memory.
+    std::vector<bf16> bf16_vector(const std::string& name) {
+        const Tensor& src = stored(name).view;
+        std::vector<bf16> out(static_cast<size_t>(src.numel()));
+        for (size_t i = 0; i < out.size(); ++i)
+            out[i] = src.dtype == DType::kBF16 ? src.ptr<bf16>()[i] : to_bf16(src.ptr<float>()[i]);
+        return out;
     }
 
     /// Columns [begin, end) of a matrix of one row, as a matrix of their own.
@@ -83,9 +112,9 @@ class Binder {
     }
     Tensor own(const void* data, DType dtype, int64_t n) {
         const size_t bytes = static_cast<size_t>(n) * static_cast<size_t>(dtype_bits(dtype)) / 8;
-        out_.host.emplace_back(bytes);
-        std::memcpy(out_.host.back().data(), data, bytes);
-        Tensor t(out_.host.back().data(), dtype, {n});
+        host_.emplace_back(bytes);
+        std::memcpy(host_.back().data(), data, bytes);
+        Tensor t(host_.back().data(), dtype, {n});
         keep(backend_.prepare(t));
         return t;
     }
@@ -95,7 +124,7 @@ class Binder {
 
     const Checkpoint& checkpoint_;
     Backend& backend_;
-    ModelWeights& out_;
+    std::deque<std::vector<uint8_t>>& host_;
     Status status_;
 };
 
@@ -157,7 +186,7 @@ LayerWeights bind_block(Binder& b, const std::string& p, int64_t num_experts) {
 
 Status bind_weights(const Checkpoint& checkpoint, Backend& backend, ModelWeights& out) {
     const ModelConfig& c = checkpoint.config();
-    Binder b(checkpoint, backend, out);
+    Binder b(checkpoint, backend, out.host);
     out.embed = b.table("embed.weight", "");
     out.head = b.matrix("head");
     out.norm = b.f32("norm.weight");
@@ -185,7 +214,7 @@ Status bind_weights(const Checkpoint& checkpoint, Backend& backend, ModelWeights
 Status bind_dspark_weights(const Checkpoint& checkpoint, Backend& backend, ModelWeights& out) {
     const ModelConfig& c = checkpoint.config();
     DI_CHECK_GE(c.num_nextn_predict_layers, 1);
-    Binder b(checkpoint, backend, out);
+    Binder b(checkpoint, backend, out.host);
     DsparkWeights& d = out.dspark;
     d.main_proj = b.matrix("mtp.0.main_proj");
     d.main_norm = b.f32("mtp.0.main_norm.weight");
@@ -200,6 +229,37 @@ Status bind_dspark_weights(const Checkpoint& checkpoint, Backend& backend, Model
     const std::string proj = last + "confidence_head.proj";
     d.confidence_hidden = b.part_of_row(proj, 0, c.hidden_size);
     d.confidence_markov = b.part_of_row(proj, c.hidden_size, c.hidden_size + c.dspark_markov_rank);
+    return b.status();
+}
+
+Status bind_vision_weights(const Checkpoint& checkpoint, Backend& backend, VisionWeights& out) {
+    constexpr int64_t kGemmStep = 32;  // the fast kernels' block of k; 3 · 14² is no multiple
+    const VisionConfig& c = checkpoint.config().vision;
+    Binder b(checkpoint, backend, out.host);
+    out.patch_embed = b.widened_matrix("vision.patch_embed.proj", kGemmStep);
+    out.patch_width = out.patch_embed.k;
+    out.patch_embed_bias = b.f32("vision.patch_embed.proj.bias");
+    for (int64_t i = 0; i < c.num_hidden_layers; ++i) {
+        const std::string p = "vision.blocks." + std::to_string(i) + ".";
+        VisionBlockWeights w;
+        w.norm1 = b.f32(p + "norm1.weight");
+        w.wqkv = b.matrix(p + "attn.wqkv");
+        w.wqkv_bias = b.f32(p + "attn.wqkv.bias");
+        w.wo = b.matrix(p + "attn.wo");
+        w.wo_bias = b.f32(p + "attn.wo.bias");
+        w.norm2 = b.f32(p + "norm2.weight");
+        w.mlp_w1 = b.matrix(p + "mlp.w1");
+        w.mlp_w2 = b.matrix(p + "mlp.w2");
+        out.blocks.push_back(w);
+    }
+    out.norm = b.f32("vision.norm.weight");
+    out.aligner_w1 = b.matrix("aligner.w1");
+    out.aligner_w1_bias = b.f32("aligner.w1.bias");
+    out.aligner_w2 = b.matrix("aligner.w2");
+    out.aligner_w2_bias = b.f32("aligner.w2.bias");
+    out.image_start = b.bf16_vector("image_start");
+    out.image_newline = b.bf16_vector("image_newline");
+    out.image_end = b.bf16_vector("image_end");
     return b.status();
 }
 

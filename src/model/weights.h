@@ -63,6 +63,27 @@ struct DsparkWeights {
     WeightMatrix confidence_hidden, confidence_markov;
 };
 
+struct VisionBlockWeights {
+    Tensor norm1, norm2;          ///< f32 [E]
+    WeightMatrix wqkv, wo;        ///< [3E, E], [E, E]
+    Tensor wqkv_bias, wo_bias;    ///< f32
+    WeightMatrix mlp_w1, mlp_w2;  ///< [2I, E] gate then up, [E, I]
+};
+
+/// vision.* and aligner.* (vision spec 3), the only tensors that an encoder needs.
+struct VisionWeights {
+    WeightMatrix patch_embed;  ///< [E, patch_width]: zero columns behind 3 · patch_size²
+    int64_t patch_width = 0;   ///< 3 · patch_size² rounded up to 32
+    Tensor patch_embed_bias;   ///< f32 [E]
+    std::vector<VisionBlockWeights> blocks;
+    Tensor norm;                              ///< f32 [E]
+    WeightMatrix aligner_w1, aligner_w2;      ///< [D, r²·E], [D, D]
+    Tensor aligner_w1_bias, aligner_w2_bias;  ///< f32 [D]
+    /// image_start, image_newline, image_end as bf16 [D], in host memory
+    std::vector<bf16> image_start, image_newline, image_end;
+    std::deque<std::vector<uint8_t>> host;  ///< as in ModelWeights
+};
+
 struct ModelWeights {
     std::vector<LayerWeights> layers;
     DsparkWeights dspark;                   ///< empty unless bind_dspark_weights was called
@@ -76,5 +97,7 @@ struct ModelWeights {
 Status bind_weights(const Checkpoint& checkpoint, Backend& backend, ModelWeights& out);
 /// The same for mtp.*, which only a drafting model needs. The checkpoint has at least one stage.
 Status bind_dspark_weights(const Checkpoint& checkpoint, Backend& backend, ModelWeights& out);
+/// The same for the vision tower and the aligner. The checkpoint has_vision.
+Status bind_vision_weights(const Checkpoint& checkpoint, Backend& backend, VisionWeights& out);
 
 }  // namespace deepinfer

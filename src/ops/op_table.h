@@ -20,6 +20,10 @@
 #include "ops/rope/rope.h"
 #include "ops/sampling/add_rows.h"
 #include "ops/sampling/argmax_rows.h"
+#include "ops/vision/image_rows.h"
+#include "ops/vision/linear_bias.h"
+#include "ops/vision/vit_attention.h"
+#include "ops/vision/vit_rows.h"
 
 namespace deepinfer {
 
@@ -66,6 +70,21 @@ struct OpTable {
     AddRowsOp add_rows = nullptr;
     ArgmaxRowsOp argmax_rows = nullptr;
     bool runs_drafts() const { return draft_attention && add_rows && argmax_rows; }
+
+    // Pictures alone (model/vision_encoder.h, image rows of a batch). A backend may leave them
+    // null; it then takes no pictures.
+    LinearBiasOp linear_bias = nullptr;
+    VitRopeOp vit_rope = nullptr;
+    VitAttentionOp vit_attention = nullptr;
+    VitSwigluOp vit_swiglu = nullptr;
+    AddBf16Op add_bf16 = nullptr;
+    GeluOp gelu = nullptr;
+    PixelUnshuffleOp pixel_unshuffle = nullptr;
+    PlaceRowsOp place_rows = nullptr;
+    bool runs_pictures() const {
+        return linear_bias && vit_rope && vit_attention && vit_swiglu && add_bf16 && gelu &&
+               pixel_unshuffle && place_rows;
+    }
 };
 
 /// All twins with fp32 accumulation ("ref").

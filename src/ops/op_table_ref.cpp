@@ -45,6 +45,14 @@ OpTable twins(const char* name) {
     t.draft_attention = &draft_attention_ref<Acc>;
     t.add_rows = &add_rows_ref<Acc>;
     t.argmax_rows = &argmax_rows_ref<Acc>;
+    t.linear_bias = &linear_bias_ref<Acc>;
+    t.vit_rope = &vit_rope_ref<Acc>;
+    t.vit_attention = &vit_attention_ref<Acc>;
+    t.vit_swiglu = &vit_swiglu_ref<Acc>;
+    t.add_bf16 = &add_bf16_ref<Acc>;
+    t.gelu = &gelu_ref<Acc>;
+    t.pixel_unshuffle = &pixel_unshuffle_ref;
+    t.place_rows = &place_rows_ref;
     return t;
 }
 

@@ -152,6 +152,9 @@ class Renderer {
         return out_.take();
     }
 
+    /// After render(): the images in the order of their placeholders.
+    std::vector<const ImageSource*> take_images() { return std::move(images_); }
+
   private:
     bool api() const { return options_.profile == Profile::kApi; }
 
@@ -168,6 +171,7 @@ class Renderer {
             first = false;
             if (block.image) {
                 out_.special(kImageToken);
+                images_.push_back(&*block.image);
             } else if (message.role == Role::kAssistant) {
                 out_.model_text(block.text);
             } else {
@@ -392,6 +396,7 @@ class Renderer {
     const Conversation& conversation_;
     const EncodeOptions options_;
     PromptWriter out_;
+    std::vector<const ImageSource*> images_;
     std::vector<Turn> turns_;
     bool first_is_system_ = false;
     bool head_is_a_message_ = false;  // the prompt begins with a system segment of its own
@@ -403,6 +408,14 @@ class Renderer {
 
 PromptText encode_prompt(const Conversation& conversation, const EncodeOptions& options) {
     return Renderer(conversation, options).render();
+}
+
+std::vector<const ImageSource*> prompt_images(const Conversation& conversation,
+                                              const EncodeOptions& options) {
+    if (num_images(conversation) == 0) return {};
+    Renderer renderer(conversation, options);
+    renderer.render();
+    return renderer.take_images();
 }
 
 Result<std::vector<int32_t>> prompt_ids(const Tokenizer& tokenizer, const PromptText& prompt) {

@@ -53,6 +53,9 @@ def main():
             if ".decode." in golden.name:
                 prompt = a.golden.with_name(a.golden.name.replace(".decode.", "."))
                 command += ["--force", str(unpack(prompt, folder))]
+        # The spans of img1 show the pictures of vision_a and vision_b, that of img2 the second.
+        for picture in {"img1": "ab", "img2": "b"}.get(golden.name.split(".")[0], ""):
+            command += ["--image", str(unpack(a.golden.with_name(f"vision_{picture}.exact.safetensors.xz"), folder))]
         subprocess.run(command, check=True)
         judge = [sys.executable, str(HERE / "compare.py"), str(golden), str(dump), "--mode", a.mode]
         if a.mode != "exact" and a.backend == "cuda":

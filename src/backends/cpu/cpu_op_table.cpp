@@ -44,6 +44,11 @@ OpTable make_table() {
     t.router_topk = &Bind<kIsa, &router_topk_cpu>::call;
     t.swiglu = &Bind<kIsa, &swiglu_cpu>::call;
     t.moe_ffn = &Bind<kIsa, &moe_ffn_cpu>::call;
+    t.linear_bias = &Bind<kIsa, &linear_bias_cpu>::call;
+    t.vit_rope = &Bind<kIsa, &vit_rope_cpu>::call;
+    t.vit_attention = &Bind<kIsa, &vit_attention_cpu>::call;
+    t.vit_swiglu = &Bind<kIsa, &vit_swiglu_cpu>::call;
+    t.add_bf16 = &Bind<kIsa, &add_bf16_cpu>::call;
     return t;
 }
 

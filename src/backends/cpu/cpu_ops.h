@@ -125,5 +125,20 @@ void moe_ffn_cpu(const Kernels& k,
                  const ExpertWeights& shared,
                  float limit,
                  Tensor out);
+void linear_bias_cpu(const Kernels& k,
+                     Stream& stream,
+                     const Tensor& x,
+                     const WeightMatrix& w,
+                     const Tensor& bias,
+                     Tensor out);
+void vit_rope_cpu(const Kernels& k, Stream& stream, Tensor x, const Tensor& cos_sin);
+void vit_attention_cpu(const Kernels& k,
+                       Stream& stream,
+                       const Tensor& qkv,
+                       const Tensor& cu_rows,
+                       float scale,
+                       Tensor out);
+void vit_swiglu_cpu(const Kernels& k, Stream& stream, const Tensor& gate_up, Tensor out);
+void add_bf16_cpu(const Kernels& k, Stream& stream, Tensor x, const Tensor& y);
 
 }  // namespace deepinfer::cpu

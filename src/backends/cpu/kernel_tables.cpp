@@ -8,12 +8,18 @@ int& amx_config_key() {
 }
 
 const Kernels& kernels(Isa isa) {
-    static const Kernels baseline{
-        kLinear_baseline, kRows_baseline, kMhc_baseline, kAttention_baseline, kIndex_baseline};
-    static const Kernels avx2{kLinear_avx2, kRows_avx2, kMhc_avx2, kAttention_avx2, kIndex_avx2};
+    static const Kernels baseline{kLinear_baseline,
+                                  kRows_baseline,
+                                  kMhc_baseline,
+                                  kAttention_baseline,
+                                  kIndex_baseline,
+                                  kVit_baseline};
+    static const Kernels avx2{
+        kLinear_avx2, kRows_avx2, kMhc_avx2, kAttention_avx2, kIndex_avx2, kVit_avx2};
     static const Kernels avx512{
-        kLinear_avx512, kRows_avx512, kMhc_avx512, kAttention_avx512, kIndex_avx512};
-    static const Kernels amx{kLinear_amx, kRows_avx512, kMhc_avx512, kAttention_amx, kIndex_avx512};
+        kLinear_avx512, kRows_avx512, kMhc_avx512, kAttention_avx512, kIndex_avx512, kVit_avx512};
+    static const Kernels amx{
+        kLinear_amx, kRows_avx512, kMhc_avx512, kAttention_amx, kIndex_avx512, kVit_avx512};
     switch (isa) {
         case Isa::kBaseline:
             return baseline;

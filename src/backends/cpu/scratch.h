@@ -18,6 +18,9 @@ enum class Slot {
     kIndex,
     kIndexDots,
     kKeys,
+    kVitKeys,
+    kVitValues,
+    kVitRows,
     kCount
 };
 

@@ -13,8 +13,9 @@ namespace deepinfer::cpu {
 /// Rows of a weight that one packed panel holds, and outputs that one call of a GEMM kernel makes.
 constexpr int kPanelRows = 32;
 constexpr int kBlockK = 32;  ///< k values that share a scale; the partial sums of a GEMM end here
-/// Deepest k of a packed weight (a widened panel of it is 512 KiB); the released model has 8192.
-constexpr int64_t kMaxPanelK = 8192;
+/// Deepest k of a packed weight (a widened panel of it is 576 KiB); the released model has 8192,
+/// its picture projector 9216.
+constexpr int64_t kMaxPanelK = 9216;
 
 /// How a packed panel stores its 32 weight rows (pack.h writes them).
 ///
@@ -185,12 +186,43 @@ struct IndexKernels {
     void (*head_sum)(const float* dots, const float* hw, int64_t heads, float* scores) = nullptr;
 };
 
+/// Probabilities of one run of keys for a block of query rows, and the running softmax state.
+struct VitSoftmaxArgs {
+    float* scores = nullptr;  ///< [panels of 32 keys][num_rows][32]; clobbered beyond num_keys
+    int64_t num_rows = 0, num_keys = 0;
+    float scale = 0;
+    float* top = nullptr;         ///< [num_rows] running maximum, −∞ at first
+    float* sum = nullptr;         ///< [num_rows] running sum, 0 at first
+    float* correction = nullptr;  ///< [num_rows] out: what earlier sums are to be multiplied by
+    float* probs = nullptr;  ///< out: [num_rows, ld_probs], zeros beyond num_keys up to a panel
+    int64_t ld_probs = 0;
+};
+
+struct VitKernels {
+    void (*softmax_block)(const VitSoftmaxArgs& a) = nullptr;
+    /// acc[r, 0..32) = acc · correction[r] + c[r, 0..32)
+    void (*accumulate)(const float* c,
+                       int64_t num_rows,
+                       const float* correction,
+                       float* acc,
+                       int64_t ld_acc) = nullptr;
+    /// out = bf16(acc / sum)
+    void (*finish_row)(const float* acc, float sum, int64_t n, uint16_t* out) = nullptr;
+    /// out = bf16(bf16(silu(gate)) · up); n % 16 == 0
+    void (*swiglu)(const uint16_t* gate, const uint16_t* up, int64_t n, uint16_t* out) = nullptr;
+    /// x = bf16(x + y); n % 16 == 0
+    void (*add)(uint16_t* x, const uint16_t* y, int64_t n) = nullptr;
+    /// half-split rotation of all heads of a row; cos_sin = d/2 pairs
+    void (*rope)(uint16_t* x, const float* cos_sin, int64_t heads, int64_t d) = nullptr;
+};
+
 struct Kernels {
     LinearKernels linear;
     RowKernels rows;
     MhcKernels mhc;
     AttentionKernels attention;
     IndexKernels index;
+    VitKernels vit;
 };
 
 // One definition per level and op folder; the level's table is put together in kernel_tables.cpp.
@@ -199,7 +231,8 @@ struct Kernels {
     extern const RowKernels kRows_##level;            \
     extern const MhcKernels kMhc_##level;             \
     extern const AttentionKernels kAttention_##level; \
-    extern const IndexKernels kIndex_##level;
+    extern const IndexKernels kIndex_##level;         \
+    extern const VitKernels kVit_##level;
 DI_DECLARE_KERNELS(baseline)
 DI_DECLARE_KERNELS(avx2)
 DI_DECLARE_KERNELS(avx512)
