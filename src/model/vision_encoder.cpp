@@ -285,7 +285,7 @@ void VisionEncoder::Impl::block(int i) {
     ops.vit_attention(stream,
                       qkv.reshaped({n, 3, heads, dh}),
                       cu_rows.rows(0, pictures + 1),
-                      1.0f / std::sqrt(static_cast<float>(dh)),
+                      1.0 / std::sqrt(static_cast<double>(dh)),
                       hs);
     const Tensor y(act.data, DType::kBF16, {n, e});
     ops.linear_bias(stream, hs, w.wo, w.wo_bias, y);

@@ -136,7 +136,7 @@ void vit_attention_cpu(const Kernels& k,
                        Stream& stream,
                        const Tensor& qkv,
                        const Tensor& cu_rows,
-                       float scale,
+                       double scale,
                        Tensor out);
 void vit_swiglu_cpu(const Kernels& k, Stream& stream, const Tensor& gate_up, Tensor out);
 void add_bf16_cpu(const Kernels& k, Stream& stream, Tensor x, const Tensor& y);

@@ -160,7 +160,7 @@ HostTensor attend(OpBench& bench,
     bench.ops().vit_attention(bench.stream(),
                               bench.put(qkv),
                               bench.put(cu_rows),
-                              1.0f / std::sqrt(static_cast<float>(dh)),
+                              1.0 / std::sqrt(static_cast<double>(dh)),
                               bench.put(out));
     bench.finish();
     return out;

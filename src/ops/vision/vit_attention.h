@@ -13,6 +13,7 @@ namespace deepinfer {
 /// stride cu_rows  [B + 1]               i32 ascending from 0 to num_rows: picture b has rows
 ///                                [cu_rows[b], cu_rows[b + 1]); an empty picture is allowed
 /// out      [num_rows, H · dh]    bf16
+/// scale                          a double: dh^-0.5 need not be an fp32 number
 ///
 /// Numerics  scores, softmax and sums in fp32 (fp64 exact table), probabilities not rounded; keys
 /// in
@@ -24,10 +25,10 @@ namespace deepinfer {
 /// Cost      4 · H · dh · Σ n_b² flops: compute bound, dominates the tower from 5,000 patches on.
 /// Source    vision spec 6.
 using VitAttentionOp =
-    void (*)(Stream& stream, const Tensor& qkv, const Tensor& cu_rows, float scale, Tensor out);
+    void (*)(Stream& stream, const Tensor& qkv, const Tensor& cu_rows, double scale, Tensor out);
 
 template <typename Acc>
 void vit_attention_ref(
-    Stream& stream, const Tensor& qkv, const Tensor& cu_rows, float scale, Tensor out);
+    Stream& stream, const Tensor& qkv, const Tensor& cu_rows, double scale, Tensor out);
 
 }  // namespace deepinfer

@@ -113,11 +113,11 @@ void vit_attention_cpu(const Kernels& k,
                        Stream& stream,
                        const Tensor& qkv,
                        const Tensor& cu_rows,
-                       float scale,
+                       double scale,
                        Tensor out) {
     const int64_t heads = qkv.dim(2), dh = qkv.dim(3), d = heads * dh;
     DI_CHECK(qkv.dtype == DType::kBF16 && out.dtype == DType::kBF16);
-    DI_CHECK(cu_rows.dtype == DType::kI32 && scale > 0.0f);
+    DI_CHECK(cu_rows.dtype == DType::kI32 && scale > 0.0);
     DI_CHECK_EQ(qkv.dim(1), 3);
     DI_CHECK_EQ(out.dim(0), qkv.dim(0));
     DI_CHECK_EQ(out.dim(1), d);
@@ -147,8 +147,11 @@ void vit_attention_cpu(const Kernels& k,
             const int64_t blocks = (h.n + kQueryRows - 1) / kQueryRows;
             parallel_for(stream, blocks, 1, [&](int64_t begin, int64_t end) {
                 for (int64_t i = begin; i < end; ++i)
-                    attend(
-                        h, i * kQueryRows, std::min(kQueryRows, h.n - i * kQueryRows), scale, out);
+                    attend(h,
+                           i * kQueryRows,
+                           std::min(kQueryRows, h.n - i * kQueryRows),
+                           static_cast<float>(scale),
+                           out);
             });
         }
     }

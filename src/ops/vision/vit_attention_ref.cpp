@@ -8,7 +8,7 @@ namespace deepinfer {
 
 template <typename Acc>
 void vit_attention_ref(
-    Stream& stream, const Tensor& qkv, const Tensor& cu_rows, float scale, Tensor out) {
+    Stream& stream, const Tensor& qkv, const Tensor& cu_rows, double scale, Tensor out) {
     const int64_t num_rows = qkv.dim(0), heads = qkv.dim(2), dh = qkv.dim(3), d = heads * dh;
     DI_CHECK(qkv.dtype == DType::kBF16 && out.dtype == DType::kBF16);
     DI_CHECK(cu_rows.dtype == DType::kI32 && twin::rows_dense(qkv));
@@ -57,7 +57,7 @@ void vit_attention_ref(
     }
 }
 
-template void vit_attention_ref<float>(Stream&, const Tensor&, const Tensor&, float, Tensor);
-template void vit_attention_ref<double>(Stream&, const Tensor&, const Tensor&, float, Tensor);
+template void vit_attention_ref<float>(Stream&, const Tensor&, const Tensor&, double, Tensor);
+template void vit_attention_ref<double>(Stream&, const Tensor&, const Tensor&, double, Tensor);
 
 }  // namespace deepinfer
