@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <vector>
 
 #ifndef DEEPINFER_COMMIT
 #define DEEPINFER_COMMIT "unknown"
@@ -64,13 +65,19 @@ std::string isa_of(const std::string& line) {
 }
 
 /// SHA-256 of config.json and the tensor index: tells geometries and formats apart, not trained
-/// weights.
-std::string config_sha256(const std::string& dir) {
+/// weights. Of a generated model, the text of --synthetic and the config.json that it may name.
+std::string config_sha256(const EngineConfig& config) {
+    const std::filesystem::path dir(config.model_dir);
+    std::vector<std::filesystem::path> files = {dir / "config.json",
+                                                dir / "model.safetensors.index.json"};
+    if (!config.synthetic.empty())
+        files = {config.synthetic.substr(0, config.synthetic.rfind(':')), config.synthetic};
     EVP_MD_CTX* context = EVP_MD_CTX_new();
     if (context == nullptr) return "";
     EVP_DigestInit_ex(context, EVP_sha256(), nullptr);
-    for (const char* name : {"config.json", "model.safetensors.index.json"}) {
-        std::ifstream file(std::filesystem::path(dir) / name, std::ios::binary);
+    EVP_DigestUpdate(context, config.synthetic.data(), config.synthetic.size());
+    for (const std::filesystem::path& path : files) {
+        std::ifstream file(path, std::ios::binary);
         const std::string bytes(std::istreambuf_iterator<char>(file), {});
         EVP_DigestUpdate(context, bytes.data(), bytes.size());
     }
@@ -125,14 +132,12 @@ void Sample::put_spread(const std::string& name,
     (*record)[name + "_max" + unit] = empty() ? ordered_json() : ordered_json(rounded(quantile(1)));
 }
 
-ordered_json start_record(const std::string& bench,
-                          const std::string& tag,
-                          const std::string& note,
-                          const Engine& engine,
-                          ordered_json settings) {
-    const EngineConfig& c = engine.config();
-    const std::string line = backend_line(engine);
-    settings["engine"] = ordered_json::parse(c.to_json());
+ordered_json machine_record(const std::string& bench,
+                            const std::string& tag,
+                            const std::string& note,
+                            int threads,
+                            const std::string& backend,
+                            const std::string& backend_line) {
     ordered_json r;
     r["bench"] = bench;
     r["tag"] = tag;
@@ -141,13 +146,27 @@ ordered_json start_record(const std::string& bench,
     r["version"] = DEEPINFER_VERSION;
     r["host"] = host_name();
     r["cpu"] = cpu_name();
-    r["isa"] = isa_of(line);
-    r["threads"] = c.threads;
-    r["backend"] = c.backend;
-    r["device"] = line;
+    r["isa"] = isa_of(backend_line);
+    r["threads"] = threads;
+    r["backend"] = backend;
+    r["device"] = backend_line;
+    r["note"] = note;
+    return r;
+}
+
+ordered_json start_record(const std::string& bench,
+                          const std::string& tag,
+                          const std::string& note,
+                          const Engine& engine,
+                          ordered_json settings) {
+    const EngineConfig& c = engine.config();
+    settings["engine"] = ordered_json::parse(c.to_json());
+    ordered_json r = machine_record(bench, tag, note, c.threads, c.backend, backend_line(engine));
     std::filesystem::path dir(c.model_dir);
-    r["model"] = (dir.has_filename() ? dir : dir.parent_path()).filename().string();
-    r["model_config_sha256"] = config_sha256(c.model_dir);
+    r["model"] = !c.synthetic.empty()
+                     ? "synthetic:" + c.synthetic
+                     : (dir.has_filename() ? dir : dir.parent_path()).filename().string();
+    r["model_config_sha256"] = config_sha256(c);
     r["ep_size"] = c.ep;
     r["dp"] = c.dp;
     r["cp"] = c.cp;
@@ -161,7 +180,6 @@ ordered_json start_record(const std::string& bench,
     r["extra_experts_actual"] =
         c.extra_experts;  // refused unless 0, so what was asked is what runs
     r["settings"] = std::move(settings);
-    r["note"] = note;
     return r;
 }
 

@@ -36,8 +36,17 @@ class Sample {
     std::vector<double> values_;
 };
 
-/// The members that every record has, with `settings` and `note` at their place: bench, tag, time,
-/// commit, host, cpu, isa, threads, backend, device, model, …
+/// The members that say when and where: bench, tag, time, commit, version, host, cpu, isa, threads,
+/// backend, device (`backend_line`: Engine::description()'s, "cpu, avx2 kernels, 2 threads"), note.
+nlohmann::ordered_json machine_record(const std::string& bench,
+                                      const std::string& tag,
+                                      const std::string& note,
+                                      int threads,
+                                      const std::string& backend,
+                                      const std::string& backend_line);
+
+/// The members that every engine record has, with `settings` and `note` at their place: bench, tag,
+/// time, commit, host, cpu, isa, threads, backend, device, model, …
 nlohmann::ordered_json start_record(const std::string& bench,
                                     const std::string& tag,
                                     const std::string& note,

@@ -15,6 +15,8 @@
 #include <random>
 #include <thread>
 
+#include "bench_compare.h"
+#include "bench_ops.h"
 #include "bench_record.h"
 #include "command.h"
 #include "deepinfer/engine.h"
@@ -37,6 +39,9 @@ struct Options {
     int windows = 3;
     uint64_t seed = 1;
     double temperature = 0;
+    OpBenchOptions ops;
+    CompareOptions compare;
+    std::vector<std::string> files;  ///< of compare
 };
 
 SteadyTime now() {
@@ -498,18 +503,25 @@ class Bench {
 };
 
 Status check(const Options& o) {
-    for (const char* later : {"ops", "spec", "serve", "ve"}) {
+    for (const char* later : {"spec", "serve", "ve"}) {
         if (o.name == later)
-            return {StatusCode::kUnimplemented,
-                    "bench " + o.name +
-                        " is not in this version; there are throughput, latency, prefill, decode"};
+            return {
+                StatusCode::kUnimplemented,
+                "bench " + o.name +
+                    " is not in this version; there are throughput, latency, prefill, decode, ops, "
+                    "compare"};
     }
     bool known = false;
-    for (const char* name : {"throughput", "latency", "prefill", "decode"})
+    for (const char* name : {"throughput", "latency", "prefill", "decode", "ops", "compare"})
         known = known || o.name == name;
     if (!known)
         return {StatusCode::kInvalidArgument,
-                "bench '" + o.name + "': expected throughput, latency, prefill or decode"};
+                "bench '" + o.name +
+                    "': expected throughput, latency, prefill, decode, ops or compare"};
+    if (o.name == "compare" ? o.files.size() != 2 : !o.files.empty())
+        return {StatusCode::kInvalidArgument,
+                o.name == "compare" ? "bench compare: expected two files, OLD and NEW"
+                                    : "bench " + o.name + ": unexpected argument " + o.files[0]};
     for (const int64_t batch : o.batch_sizes) {
         if (batch < 1 || batch > 65536)
             return {StatusCode::kInvalidArgument,
@@ -518,12 +530,33 @@ Status check(const Options& o) {
     return {};
 }
 
+int run_compare(Options& o) {
+    o.compare.old_path = o.files[0];
+    o.compare.new_path = o.files[1];
+    const Result<Comparison> c = compare_records(o.compare);
+    if (!c.ok()) return fail(c.status());
+    std::fputs(c->text.c_str(), stdout);
+    return c->worse ? kExitFailed : kExitOk;
+}
+
+int run_ops(Options& o) {
+    // Without a model the shapes are the released ones, not the demonstration checkpoint's.
+    if (!o.common.model.empty() || !o.common.synthetic.empty()) {
+        if (Status s = choose_model(&o.common); !s.ok()) return fail(s);
+    }
+    o.ops.windows = o.windows;
+    o.ops.seed = o.seed;
+    install_interrupt_handler();
+    const Status s = bench_ops(o.common, o.ops, o.tag, o.note, o.append);
+    return s.ok() ? kExitOk : fail(s);
+}
+
 int run(Options& o) {
     if (o.batch_sizes.empty()) o.batch_sizes = {1, 16};
     if (Status s = check(o); !s.ok()) return fail(s);
-    Result<std::string> dir = resolve_model(o.common);
-    if (!dir.ok()) return fail(dir.status());
-    o.common.engine.model_dir = dir.value();
+    if (o.name == "compare") return run_compare(o);
+    if (o.name == "ops") return run_ops(o);
+    if (Status s = choose_model(&o.common); !s.ok()) return fail(s);
     for (const int64_t batch : o.batch_sizes)
         o.common.engine.max_num_seqs = std::max(o.common.engine.max_num_seqs, batch);
     install_interrupt_handler();
@@ -538,13 +571,31 @@ int run(Options& o) {
 
 Run add_bench(CLI::App& root) {
     auto o = std::make_shared<Options>();
-    CLI::App* app = root.add_subcommand(
-        "bench", "Measures throughput, latency, prefill or decode; JSON Lines records on stdout");
+    CLI::App* app = root.add_subcommand("bench",
+                                        "Measures throughput, latency, prefill, decode or single "
+                                        "ops; JSON Lines records on stdout");
     app->add_option(
            "name",
            o->name,
-           "throughput, latency, prefill or decode (ops, spec, serve, ve: not in this version)")
+           "throughput, latency, prefill, decode, ops, or compare OLD NEW (spec, serve, ve: not in "
+           "this version)")
         ->required();
+    app->add_option("files", o->files, "compare: two files of records; exit 1 if NEW is worse");
+    app->add_option("--limit", o->compare.limit, "compare: change that is flagged")
+        ->check(CLI::Range(0.0, 10.0))
+        ->capture_default_str();
+    app->add_option("--metric", o->compare.metrics, "compare: only these figures")
+        ->delimiter(',')
+        ->allow_extra_args(false);
+    app->add_option("--ops", o->ops.ops, "ops: only these, names of the op table")
+        ->delimiter(',')
+        ->allow_extra_args(false);
+    app->add_option("--rows", o->ops.rows, "ops: rows of a step (default 1,2,4,8,16,64,512)")
+        ->delimiter(',')
+        ->allow_extra_args(false);
+    app->add_option("--window-ms", o->ops.window_ms, "ops: least milliseconds of a window")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
     app->add_option(
            "--batch-sizes", o->batch_sizes, "Requests in flight, one record each (default 1,16)")
         ->delimiter(',')

@@ -56,9 +56,13 @@ int run(Options& o) {
     conversation.messages.push_back(recipe::Message::user(o.text));
     if (Status s = o.sampling.apply(&conversation); !s.ok()) return fail(s);
 
-    Result<std::string> dir = resolve_model(o.common);
-    if (!dir.ok()) return fail(dir.status());
-    o.common.engine.model_dir = dir.value();
+    if (Status s = choose_model(&o.common); !s.ok()) return fail(s);
+    if (!o.common.engine.synthetic.empty()) {
+        if (!o.system.empty())
+            return fail({StatusCode::kInvalidArgument,
+                         "--system: a generated model has no text, its prompt is token ids"});
+        o.raw = true;
+    }
     const bool talk = stderr_is_terminal() || o.common.progress;
     install_interrupt_handler();
     Result<std::unique_ptr<Engine>> created = Engine::create(o.common.engine);
@@ -170,7 +174,9 @@ int run(Options& o) {
 Run add_generate(CLI::App& root) {
     auto o = std::make_shared<Options>();
     CLI::App* app = root.add_subcommand("generate", "Answers one message and streams the text");
-    app->add_option("text", o->text, "The message; - or nothing reads standard input");
+    app->add_option("text",
+                    o->text,
+                    "The message; - or nothing reads standard input (with --synthetic: token ids)");
     app->add_option("--system", o->system, "System message before it");
     app->add_flag("--raw", o->raw, "Continue the text itself, without a conversation around it");
     app->add_option("--image", o->images, "Picture shown with the message (not in this version)")

@@ -95,7 +95,9 @@ void add_model_options(CLI::App& app, CommonOptions& o) {
                    "Checkpoint directory or hub id (default: DEEPINFER_HF_MODEL_DIR, then the "
                    "demonstration checkpoint)");
     app.add_option(
-        "--synthetic", o.synthetic, "Generated weights of a named geometry (not in this version)");
+        "--synthetic",
+        o.synthetic,
+        "NAME[:SEED]: generated weights of a geometry (cpu-slice, slice-e48) or a config.json");
     app.add_option("--backend",
                    o.engine.backend,
                    "cpu, cuda or auto (DEEPINFER_ACCELERATOR); ref and exact are the slow twins")
@@ -240,18 +242,39 @@ Status SamplingOptions::apply(recipe::Conversation* conversation) {
     return {};
 }
 
-Result<std::string> resolve_model(const CommonOptions& o) {
+namespace {
+
+Status check_environment() {
     for (const std::string& name : unknown_env_flags()) {
         std::fprintf(
             stderr, "deepinfer: warning: %s is set but no such switch exists\n", name.c_str());
     }
-    Result<EngineConfig> env = EngineConfig::from_environment();
-    if (!env.ok()) return env.status();
+    return EngineConfig::from_environment().status();
+}
+
+}  // namespace
+
+Result<std::string> resolve_model(const CommonOptions& o) {
+    if (Status s = check_environment(); !s.ok()) return s;
     if (!o.synthetic.empty())
         return Status(StatusCode::kUnimplemented,
-                      "--synthetic: generated weights are not in this version");
+                      "--synthetic: generated weights have no text and no files; generate and "
+                      "bench run them");
     const char* env_dir = std::getenv("DEEPINFER_HF_MODEL_DIR");
     return resolve_model_dir(o.model, env_dir != nullptr ? env_dir : "");
+}
+
+Status choose_model(CommonOptions* o) {
+    if (o->synthetic.empty()) {
+        Result<std::string> dir = resolve_model(*o);
+        if (!dir.ok()) return dir.status();
+        o->engine.model_dir = dir.value();
+        return {};
+    }
+    if (!o->model.empty())
+        return {StatusCode::kInvalidArgument, "--model and --synthetic are both given"};
+    o->engine.synthetic = o->synthetic;
+    return check_environment();
 }
 
 void ProgressLine::show(const std::string& text) {

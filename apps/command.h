@@ -32,7 +32,7 @@ int fail(const Status& status);
 struct CommonOptions {
     EngineConfig engine;    ///< flags win over the environment, which wins over defaults
     std::string model;      ///< --model as given
-    std::string synthetic;  ///< --synthetic as given (refused: not in this version)
+    std::string synthetic;  ///< --synthetic as given
     bool json = false;
     bool progress = false;  ///< statistics on stderr although it is no terminal
 };
@@ -58,8 +58,11 @@ struct SamplingOptions {
 void add_sampling_options(CLI::App& app, SamplingOptions& options);
 
 /// --model, DEEPINFER_HF_MODEL_DIR or the demonstration checkpoint; reports unknown DEEPINFER_*
-/// names on stderr.
+/// names on stderr. For commands that need text or files: --synthetic is refused.
 Result<std::string> resolve_model(const CommonOptions& options);
+/// The same for commands that can also run generated weights: sets engine.model_dir or
+/// engine.synthetic.
+Status choose_model(CommonOptions* options);
 
 /// True if stderr (stdout) is a terminal.
 bool stderr_is_terminal();

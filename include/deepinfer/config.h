@@ -20,6 +20,8 @@ struct EngineConfig {
     // Model and machine
     std::string
         model_dir;  ///< checkpoint directory; required (the embedded one is the caller's choice)
+    std::string synthetic;  ///< instead of model_dir: generated weights, "NAME[:SEED]" with a named
+                            ///< geometry (cpu-slice, slice-e48) or a config.json; prompts are ids
     std::string backend = "cpu";  ///< a compiled backend ("cpu", "cuda", "ref", "exact"), or "auto"
     int threads = 0;              ///< host threads of the backend; 0 = what the container allows
     std::string isa;              ///< force a lower CPU instruction set; "" = the best there is

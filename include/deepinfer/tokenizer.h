@@ -60,6 +60,11 @@ class Tokenizer {
     static Result<Tokenizer> from_json(std::string_view tokenizer_json,
                                        std::string_view tokenizer_config_json = {});
 
+    /// The vocabulary of a model without text (a generated checkpoint): token i reads "i ".
+    /// encode() takes the numbers out of the text, everything else separates them; there are no
+    /// added tokens, so no conversation can be rendered. Requires 0 < vocab_size.
+    static Tokenizer numbered(int32_t vocab_size, int32_t bos_id, int32_t eos_id);
+
     /// Ids of `text`. Bytes that are not UTF-8 count as U+FFFD, one per maximal ill-formed part.
     /// Never fails: every byte has a token. Time about n log n in the worst case.
     /// Requires less than 4 GiB (front ends refuse far shorter texts before they come here).

@@ -3,10 +3,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <unordered_map>
 #include <utility>
 
+#include "base/check.h"
+#include "base/thread_pool.h"
 #include "checkpoint/model_files.h"
 #include "checkpoint/tensor_check.h"
 
@@ -32,6 +36,12 @@ DType view_dtype(WeightKind kind, const std::string& stored) {
     return DType::kU8;
 }
 
+Tensor view_of(const ExpectedTensor& want, uint8_t* data, DType dtype) {
+    if (want.shape.size() == 1) return Tensor(data, dtype, {want.shape[0]});
+    const int64_t columns = want.kind == WeightKind::kFp4 ? want.shape[1] * 2 : want.shape[1];
+    return Tensor(data, dtype, {want.shape[0], columns});
+}
+
 /// Rows of a table are read singly and far apart: read-ahead would only fill memory with
 /// neighbours.
 void advise_random(const uint8_t* data, size_t bytes) {
@@ -41,6 +51,80 @@ void advise_random(const uint8_t* data, size_t bytes) {
     // Advice only: a failure changes nothing but speed.
     if (begin < end) (void)::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_RANDOM);
 }
+
+/// Address space for the tensors of a generated checkpoint. Pages exist between make() and drop().
+class GeneratedTensors {
+  public:
+    GeneratedTensors(SyntheticModel model, std::vector<ExpectedTensor> tensors)
+        : model_(std::move(model)),
+          tensors_(std::move(tensors)),
+          pool_(ThreadPool::available_threads()) {}
+    ~GeneratedTensors() {
+        if (base_ != nullptr) ::munmap(base_, bytes_);
+    }
+    GeneratedTensors(const GeneratedTensors&) = delete;
+    GeneratedTensors& operator=(const GeneratedTensors&) = delete;
+
+    bool reserve() {
+        for (const ExpectedTensor& t : tensors_) {
+            offsets_.push_back(bytes_);
+            bytes_ += (static_cast<size_t>(synthetic_bytes(t)) + kPage - 1) / kPage * kPage;
+        }
+        present_.assign(tensors_.size(), false);
+        void* p = ::mmap(nullptr,
+                         bytes_,
+                         PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                         -1,
+                         0);
+        if (p == MAP_FAILED) return false;
+        base_ = static_cast<uint8_t*>(p);
+        return true;
+    }
+    const std::vector<ExpectedTensor>& tensors() const { return tensors_; }
+    uint8_t* data(size_t index) const { return base_ + offsets_[index]; }
+    size_t total_bytes() const { return bytes_; }
+
+    void make(size_t index) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (present_[index]) return;
+        const ExpectedTensor& t = tensors_[index];
+        int64_t elements = 1;
+        for (const int64_t d : t.shape) elements *= d;
+        const int64_t width = synthetic_bytes(t) / elements;
+        // Whole draws per part, and parts large enough to be worth a thread.
+        constexpr int64_t kPart = 64 * kSyntheticBlock;
+        const int64_t parts = (elements + kPart - 1) / kPart;
+        pool_.parallel_for(parts, 16, [&](int64_t begin, int64_t end) {
+            fill_synthetic(t,
+                           model_.seed,
+                           model_.config.hc_mult,
+                           begin * kPart,
+                           std::min(elements, end * kPart),
+                           data(index) + begin * kPart * width);
+        });
+        present_[index] = true;
+    }
+    void drop(size_t index) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (!present_[index]) return;
+        const size_t end = index + 1 < offsets_.size() ? offsets_[index + 1] : bytes_;
+        // Advice that is always taken for private anonymous pages.
+        (void)::madvise(data(index), end - offsets_[index], MADV_DONTNEED);
+        present_[index] = false;
+    }
+
+  private:
+    static constexpr size_t kPage = 4096;
+    SyntheticModel model_;
+    std::vector<ExpectedTensor> tensors_;
+    ThreadPool pool_;
+    std::mutex mutex_;
+    std::vector<size_t> offsets_;
+    std::vector<bool> present_;
+    uint8_t* base_ = nullptr;
+    size_t bytes_ = 0;
+};
 
 }  // namespace
 
@@ -52,6 +136,7 @@ struct Checkpoint::Impl {
     std::unordered_map<std::string, size_t> by_name;
     /// Aligned copies of wide elements that a writer put at an odd address (rare, see make_view).
     std::vector<std::unique_ptr<uint64_t[]>> copies;
+    std::unique_ptr<GeneratedTensors> generated;  ///< instead of shards
 
     Tensor make_view(const ExpectedTensor& want, const SafetensorsEntry& entry, const Shard& shard);
 };
@@ -74,9 +159,7 @@ Tensor Checkpoint::Impl::make_view(const ExpectedTensor& want,
     if (want.kind == WeightKind::kEngramTable || want.kind == WeightKind::kEngramScale) {
         advise_random(data, bytes);
     }
-    if (want.shape.size() == 1) return Tensor(data, dtype, {want.shape[0]});
-    const int64_t columns = want.kind == WeightKind::kFp4 ? want.shape[1] * 2 : want.shape[1];
-    return Tensor(data, dtype, {want.shape[0], columns});
+    return view_of(want, data, dtype);
 }
 
 Checkpoint::Checkpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -113,6 +196,30 @@ Result<Checkpoint> Checkpoint::open(const std::string& dir) {
     return Checkpoint(std::move(impl));
 }
 
+Result<Checkpoint> Checkpoint::generate(SyntheticModel model) {
+    auto impl = std::make_unique<Impl>();
+    impl->dir = model.name + ":" + std::to_string(model.seed);
+    impl->config = model.config;
+    std::vector<ExpectedTensor> tensors = expected_tensors(model.config);
+    impl->generated = std::make_unique<GeneratedTensors>(std::move(model), std::move(tensors));
+    GeneratedTensors& g = *impl->generated;
+    if (!g.reserve()) {
+        return Status(StatusCode::kResourceExhausted,
+                      impl->dir + ": no address space for " + std::to_string(g.total_bytes()) +
+                          " bytes of weights");
+    }
+    for (size_t i = 0; i < g.tensors().size(); ++i) {
+        const ExpectedTensor& want = g.tensors()[i];
+        const std::string dtype = synthetic_dtype(want);
+        impl->by_name.emplace(want.name, i);
+        impl->tensors.push_back({want.name,
+                                 view_of(want, g.data(i), view_dtype(want.kind, dtype)),
+                                 "generated",
+                                 dtype});
+    }
+    return Checkpoint(std::move(impl));
+}
+
 const std::string& Checkpoint::dir() const {
     return impl_->dir;
 }
@@ -125,7 +232,15 @@ const std::vector<StoredTensor>& Checkpoint::tensors() const {
 
 const StoredTensor* Checkpoint::find(const std::string& name) const {
     const auto it = impl_->by_name.find(name);
-    return it == impl_->by_name.end() ? nullptr : &impl_->tensors[it->second];
+    if (it == impl_->by_name.end()) return nullptr;
+    if (impl_->generated != nullptr) impl_->generated->make(it->second);
+    return &impl_->tensors[it->second];
+}
+
+void Checkpoint::release(const std::string& name) const {
+    const auto it = impl_->by_name.find(name);
+    DI_CHECK_MSG(it != impl_->by_name.end(), name);
+    if (impl_->generated != nullptr) impl_->generated->drop(it->second);
 }
 
 }  // namespace deepinfer

@@ -3,7 +3,8 @@
 // open() checks everything before any weight is used: config rules, index, shard headers (bounds,
 // overlaps, sizes), the exact set of tensor names that the config implies, dtypes, shapes, NaN
 // scales. All missing and unexpected names are listed together. Engram tables are never read or
-// scanned whole.
+// scanned whole. generate() is a checkpoint without files (synthetic.h): a tensor's bytes come into
+// being when it is first found.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "checkpoint/hf_config.h"
+#include "checkpoint/synthetic.h"
 #include "deepinfer/status.h"
 #include "tensor/tensor.h"
 
@@ -34,13 +36,20 @@ class Checkpoint {
 
     /// kNotFound or kInvalidFile with found / expected / where.
     static Result<Checkpoint> open(const std::string& dir);
+    /// A generated checkpoint. kResourceExhausted if not even the addresses can be had.
+    static Result<Checkpoint> generate(SyntheticModel model);
 
+    /// Directory of the files; geometry and seed ("cpu-slice:1") of a generated checkpoint.
     const std::string& dir() const;
     const ModelConfig& config() const;
     /// Every tensor that the config implies (ignored leftovers are not among them), backbone first.
+    /// In a generated one, bytes are there only after find().
     const std::vector<StoredTensor>& tensors() const;
-    /// nullptr if the checkpoint does not hold it.
+    /// nullptr if the checkpoint does not hold it. Thread-safe.
     const StoredTensor* find(const std::string& name) const;
+    /// Its bytes are not read any more (until the next find): gives generated memory back. Does
+    /// nothing for files, whose pages the system drops by itself. `name` is one that find() knows.
+    void release(const std::string& name) const;
 
   private:
     struct Impl;

@@ -52,7 +52,7 @@ std::unique_ptr<BlockSpace> make_block_space(const EngineConfig& c, int64_t num_
     o.num_blocks = num_blocks;
     o.block_tokens = c.block_tokens;
     o.max_num_seqs = c.max_num_seqs;
-    o.model_fingerprint = salt_id("model", c.model_dir, "");
+    o.model_fingerprint = salt_id("model", c.model_dir, c.synthetic);
     o.layout_fingerprint = salt_id(
         "layout", c.backend, std::to_string(c.block_tokens) + (c.batch_invariant ? "i" : ""));
     o.exact = c.batch_invariant;
@@ -104,6 +104,39 @@ Status resolve_drafts(const ModelConfig& m, EngineConfig* c) {
     return bad(found + ", expected 0 to " + std::to_string(block) +
                ", the checkpoint's dspark_block_size: drafts beyond what the drafter was trained " +
                "for are hardly ever accepted");
+}
+
+/// Ids of a generated model: no text, so no tokenizer, and the Engram map folds by the remainder.
+void number_tokens(const ModelConfig& m, EngineParts* parts, EngramTokenMap* map) {
+    parts->tokenizer =
+        std::make_unique<Tokenizer>(Tokenizer::numbered(static_cast<int32_t>(m.vocab_size),
+                                                        static_cast<int32_t>(m.bos_token_id),
+                                                        static_cast<int32_t>(m.eos_token_id)));
+    if (m.engram_layer_ids.empty()) return;
+    map->count = static_cast<int32_t>(m.engram_compressed_vocab_size);
+    for (int64_t id = 0; id < m.vocab_size; ++id)
+        map->map.push_back(static_cast<int32_t>(id % m.engram_compressed_vocab_size));
+}
+
+/// The tokenizer beside the weights, and its Engram map if the model has Engram layers.
+Status load_tokens(const ModelConfig& m, EngineParts* parts, EngramTokenMap* map) {
+    Result<Tokenizer> tokenizer = Tokenizer::load(parts->config.model_dir);
+    if (!tokenizer.ok()) return tokenizer.status();
+    parts->tokenizer = std::make_unique<Tokenizer>(std::move(tokenizer).value());
+    if (m.engram_layer_ids.empty()) return {};
+    *map = engram_token_map(*parts->tokenizer);
+    if (map->count == m.engram_compressed_vocab_size) return {};
+    return Status(StatusCode::kInvalidFile,
+                  "the tokenizer gives " + std::to_string(map->count) +
+                      " Engram ids, config.json's engram_compressed_vocab_size is " +
+                      std::to_string(m.engram_compressed_vocab_size));
+}
+
+Result<Checkpoint> open_checkpoint(const EngineConfig& c) {
+    if (c.synthetic.empty()) return Checkpoint::open(c.model_dir);
+    Result<SyntheticModel> model = parse_synthetic(c.synthetic);
+    if (!model.ok()) return model.status();
+    return Checkpoint::generate(std::move(model).value());
 }
 
 }  // namespace
@@ -180,10 +213,11 @@ Result<PoolSizes> resolve_limits(const ModelConfig& m, EngineConfig* c) {
 Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineConfig& requested,
                                                        const EngineHooks& hooks) {
     DI_RETURN_IF_ERROR(requested.validate());
-    if (requested.model_dir.empty()) {
-        return bad(
-            "model_dir is empty, expected a checkpoint directory "
-            "(--model or DEEPINFER_HF_MODEL_DIR)");
+    if (requested.model_dir.empty() == requested.synthetic.empty()) {
+        return bad(requested.synthetic.empty()
+                       ? "model_dir is empty, expected a checkpoint directory "
+                         "(--model or DEEPINFER_HF_MODEL_DIR)"
+                       : "model_dir and synthetic are both given, expected one of them");
     }
     auto parts = std::make_unique<EngineParts>();
     parts->config = requested;
@@ -194,23 +228,16 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineConfig& reque
     if (!backend.ok()) return backend.status();
     parts->backend = std::move(backend).value();
 
-    Result<Checkpoint> checkpoint = Checkpoint::open(c.model_dir);
+    Result<Checkpoint> checkpoint = open_checkpoint(c);
     if (!checkpoint.ok()) return checkpoint.status();
     parts->checkpoint = std::make_unique<Checkpoint>(std::move(checkpoint).value());
     const ModelConfig& m = parts->checkpoint->config();
 
-    Result<Tokenizer> tokenizer = Tokenizer::load(c.model_dir);
-    if (!tokenizer.ok()) return tokenizer.status();
-    parts->tokenizer = std::make_unique<Tokenizer>(std::move(tokenizer).value());
     EngramTokenMap token_map;
-    if (!m.engram_layer_ids.empty()) {
-        token_map = engram_token_map(*parts->tokenizer);
-        if (token_map.count != m.engram_compressed_vocab_size) {
-            return Status(StatusCode::kInvalidFile,
-                          "the tokenizer gives " + std::to_string(token_map.count) +
-                              " Engram ids, config.json's engram_compressed_vocab_size is " +
-                              std::to_string(m.engram_compressed_vocab_size));
-        }
+    if (c.synthetic.empty()) {
+        DI_RETURN_IF_ERROR(load_tokens(m, parts.get(), &token_map));
+    } else {
+        number_tokens(m, parts.get(), &token_map);
     }
 
     DI_RETURN_IF_ERROR(resolve_replay(m, &c));
@@ -273,8 +300,10 @@ std::string EngineParts::description() const {
     };
     const int64_t blocks_total = blocks->total_blocks();
     std::string s;
-    s += "model    " + config.model_dir + ": " + std::to_string(info.num_hidden_layers) +
-         " layers, vocabulary " + std::to_string(info.vocab_size) + "\n";
+    s += "model    " +
+         (config.synthetic.empty() ? config.model_dir : "generated " + checkpoint->dir()) + ": " +
+         std::to_string(info.num_hidden_layers) + " layers, vocabulary " +
+         std::to_string(info.vocab_size) + "\n";
     s += "backend  " + backend->description() + "\n";
     s += "cache    " + std::to_string(blocks_total) + " blocks of " +
          std::to_string(config.block_tokens) + " tokens, " + mib(config.kv_cache_bytes) +

@@ -398,6 +398,33 @@ TEST(Engine, StepLogHasOneLineAStepAndNoPrompt) {
     EXPECT_GT(lines, 5);
 }
 
+/// Generated weights need no file but the geometry; the same seed gives the same model.
+TEST(Engine, RunsGeneratedWeights) {
+    const auto tokens = [](const std::string& seed) {
+        EngineConfig c = demo_config();
+        c.synthetic = c.model_dir + "/config.json" + seed;
+        c.model_dir = "";
+        auto engine = Engine::create(c);
+        EXPECT_TRUE(engine.ok()) << engine.status().to_string();
+        if (!engine.ok()) return std::vector<int32_t>();
+        EXPECT_NE(engine.value()->description().find("generated"), std::string::npos);
+        Request r;
+        r.prompt_token_ids = engine.value()->tokenizer().encode("0 17 300 4095");
+        r.sampling.temperature = 0;
+        r.sampling.max_tokens = 12;
+        r.sampling.ignore_eos = true;
+        const auto done = engine.value()->generate(std::move(r));
+        EXPECT_TRUE(done.ok());
+        EXPECT_EQ(engine.value()->tokenizer().encode(done->choices[0].text),
+                  done->choices[0].token_ids);
+        return done->choices[0].token_ids;
+    };
+    const std::vector<int32_t> one = tokens(":1");
+    EXPECT_EQ(one.size(), 12u);
+    EXPECT_EQ(one, tokens(""));
+    EXPECT_NE(one, tokens(":2"));
+}
+
 TEST(Engine, WrongConfigurationsAreRefused) {
     const auto code = [](auto change) {
         EngineConfig c = demo_config();
@@ -411,6 +438,13 @@ TEST(Engine, WrongConfigurationsAreRefused) {
     EXPECT_EQ(code([](EngineConfig& c) { c.model_dir = "no/such/dir"; }).code(),
               StatusCode::kNotFound);
     EXPECT_EQ(code([](EngineConfig& c) { c.model_dir = ""; }).code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(code([](EngineConfig& c) { c.synthetic = "cpu-slice"; }).code(),
+              StatusCode::kInvalidArgument);  // beside model_dir
+    EXPECT_EQ(code([](EngineConfig& c) {
+                  c.model_dir = "";
+                  c.synthetic = "no-such-geometry";
+              }).code(),
+              StatusCode::kInvalidArgument);
     EXPECT_EQ(code([](EngineConfig& c) { c.max_model_len = 9000; }).code(),
               StatusCode::kInvalidArgument);
     EXPECT_EQ(code([](EngineConfig& c) { c.block_tokens = 63; }).code(),

@@ -25,6 +25,11 @@ class Binder {
         if (m.dtype == DType::kFP8E4M3 || m.dtype == DType::kFP4)
             m.scale = stored(name + ".scale").view.ptr<uint8_t>();
         keep(backend_.prepare(m));
+        if (m.weight != w.view.data || !backend_.reads_stored(m)) {
+            checkpoint_.release(name + ".weight");
+            if (m.dtype == DType::kFP8E4M3 || m.dtype == DType::kFP4)
+                checkpoint_.release(name + ".scale");
+        }
         return m;
     }
 
@@ -76,8 +81,10 @@ class Binder {
         m.dtype = w.dtype;
         m.n = w.dim(0);
         m.k = w.dim(1);
+        const void* host = w.data;
         keep(backend_.prepare(w));
         m.weight = w.data;
+        if (m.weight != host) checkpoint_.release(weight_name);
         if (!scale_name.empty()) {
             Tensor s = stored(scale_name).view;
             keep(backend_.prepare(s));
@@ -95,6 +102,7 @@ class Binder {
             values[static_cast<size_t>(i)] =
                 src.dtype == DType::kBF16 ? to_float(src.ptr<bf16>()[i]) : src.ptr<float>()[i];
         }
+        checkpoint_.release(name);
         Tensor t = own(values.data(), DType::kF32, n);
         if (src.ndim == 2) t = t.reshaped({src.dim(0), src.dim(1)});
         return t;

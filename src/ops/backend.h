@@ -18,6 +18,9 @@ struct BackendOptions {
     std::string isa;  ///< CPU: force a lower instruction set; empty = best
 };
 
+/// What bounds an op: bytes moved or products computed.
+enum class Roof { kRead, kDot };
+
 class Backend {
   public:
     virtual ~Backend() = default;
@@ -32,6 +35,13 @@ class Backend {
     /// valid as long as the model lives); on return to memory that the ops read. Host backends may
     /// keep them.
     virtual Status prepare(WeightMatrix& w) = 0;
+    /// False once prepare(w) has made a copy that serves every op on it: the caller may give the
+    /// host memory back that held the stored form.
+    virtual bool reads_stored(const WeightMatrix&) const { return true; }
+    /// What this machine can do right now, on all threads of the backend, measured in a few
+    /// milliseconds: bytes a second of sequential reading beyond the caches, or flops a second of
+    /// the widest bf16 (else fp32) multiply-add that the kernels use. 0: the backend cannot tell.
+    virtual double measure_roof(Roof) { return 0; }
     /// The same for a dense tensor (host pointer in, device pointer out).
     virtual Status prepare(Tensor& t) = 0;
 };

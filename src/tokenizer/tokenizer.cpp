@@ -1,6 +1,8 @@
 #include "deepinfer/tokenizer.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <limits>
 
 #include "base/check.h"
 #include "base/mmap_file.h"
@@ -62,7 +64,41 @@ Result<int32_t> special_id(const TokenizerData& data,
     return id;
 }
 
+/// The numbers of a text. One beyond int32 is its largest value, which no vocabulary contains.
+std::vector<int32_t> numbers_of(std::string_view text) {
+    constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+    std::vector<int32_t> ids;
+    bool inside = false;
+    int64_t value = 0;
+    for (const char c : text) {
+        if (c >= '0' && c <= '9') {
+            value = std::min(kMost, (inside ? value * 10 : 0) + (c - '0'));
+            inside = true;
+        } else if (inside) {
+            ids.push_back(static_cast<int32_t>(value));
+            inside = false;
+        }
+    }
+    if (inside) ids.push_back(static_cast<int32_t>(value));
+    return ids;
+}
+
 }  // namespace
+
+Tokenizer Tokenizer::numbered(int32_t vocab_size, int32_t bos_id, int32_t eos_id) {
+    DI_CHECK_GE(vocab_size, 1);
+    auto data = std::make_shared<TokenizerData>();
+    for (int32_t i = 0; i < vocab_size; ++i) {
+        data->begin.push_back(static_cast<uint32_t>(data->bytes.size()));
+        data->bytes += std::to_string(i) + ' ';
+    }
+    data->begin.push_back(static_cast<uint32_t>(data->bytes.size()));
+    data->flags.assign(static_cast<size_t>(vocab_size), 0);
+    data->bos_id = bos_id;
+    data->eos_id = eos_id;
+    data->numbered = true;
+    return Tokenizer(std::move(data));
+}
 
 Result<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_json,
                                        std::string_view tokenizer_config_json) {
@@ -110,6 +146,7 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view bytes, SpecialTokens special) const {
+    if (data_->numbered) return numbers_of(bytes);
     std::string storage;
     const std::string_view text = repaired(bytes, storage);
     std::vector<int32_t> ids;
@@ -132,6 +169,10 @@ std::vector<int32_t> Tokenizer::encode(std::string_view bytes, SpecialTokens spe
 }
 
 Result<std::vector<int32_t>> Tokenizer::encode_prompt(const PromptText& prompt) const {
+    if (data_->numbered) {
+        return Status(StatusCode::kInvalidArgument,
+                      "a generated model has no tokenizer: prompts are token ids");
+    }
     const std::string_view text = prompt.text;
     std::string storage;
     std::vector<int32_t> ids;

@@ -43,6 +43,7 @@ struct TokenizerData {
     TokenIndex base_tokens;  ///< points into `bytes`
     int32_t bos_id = -1;
     int32_t eos_id = -1;
+    bool numbered = false;  ///< tokens are their numbers (Tokenizer::numbered)
 
     static constexpr uint8_t kAdded = 1;
     static constexpr uint8_t kSpecial = 2;

@@ -106,6 +106,24 @@ TEST(Tokenizer, VectorsOfThePromptSpecification) {
     }
 }
 
+TEST(Tokenizer, NumberedVocabularyIsItsIds) {
+    const Tokenizer t = Tokenizer::numbered(300, 0, 1);
+    EXPECT_EQ(t.vocab_size(), 300);
+    EXPECT_EQ(t.bos_id(), 0);
+    EXPECT_EQ(t.eos_id(), 1);
+    EXPECT_FALSE(t.is_added(0));
+    EXPECT_EQ(t.encode("5, 17 [299]x4"), (std::vector<int32_t>{5, 17, 299, 4}));
+    EXPECT_TRUE(t.encode("no number").empty());
+    // What the vocabulary lacks stays visible, so that a request with it is refused.
+    EXPECT_EQ(t.encode("300 99999999999999"), (std::vector<int32_t>{300, 2147483647}));
+    const std::vector<int32_t> ids{299, 0, 42};
+    EXPECT_EQ(t.decode(ids).value(), "299 0 42 ");
+    EXPECT_EQ(t.encode(t.decode(ids).value()), ids);
+    EXPECT_EQ(t.encode_prompt(PromptText{"5", {}}).status().code(), StatusCode::kInvalidArgument);
+    StreamDecoder stream(t);
+    EXPECT_EQ(stream.push(42).value(), "42 ");
+}
+
 TEST(Tokenizer, NamesAndFlagsOfTheReleasedVocabulary) {
     const Tokenizer& t = released_tokenizer();
     EXPECT_EQ(t.vocab_size(), 129280);

@@ -98,8 +98,20 @@ class Refusals(unittest.TestCase):
         self.refused(2, "generate", "--max-model-len", "64", "--max-tokens", "100", "Hello", says=("100", "64"))
 
     def test_later_features_are_refused_by_name(self):
-        for flag, value in (("--nextn", "6"), ("--ep", "2"), ("--regex", "a"), ("--image", "x.png"), ("--synthetic", "cpu-slice")):
+        for flag, value in (("--nextn", "6"), ("--ep", "2"), ("--regex", "a"), ("--image", "x.png")):
             self.refused(2, "generate", flag, value, "Hello", says=(flag.removeprefix("--").split("-")[0],))
+
+    def test_generated_weights_have_no_text(self):
+        geometry = str(TREE / "models" / "demo" / "config.json")
+        self.refused(2, "generate", "--synthetic", "no-such-geometry", "5 6", says=("no-such-geometry", "cpu-slice"))
+        self.refused(2, "generate", "--synthetic", geometry, "--system", "Be brief", "5 6", says=("--system",))
+        self.refused(2, "generate", "--synthetic", geometry, "--model", "models/demo", "5 6", says=("--model", "--synthetic"))
+        for command in (("chat",), ("batch", "a", "b"), ("ppl", "a"), ("inspect",)):
+            self.refused(2, *command, "--synthetic", geometry, says=("--synthetic",))
+        done = run("generate", "--synthetic", geometry + ":7", "--temperature", "0", "--max-tokens", "4", "--ignore-eos", "--json", "5 6 4095")
+        answer = json.loads(done.stdout)
+        self.assertEqual(answer["text"].split(), [str(i) for i in answer["token_ids"]])
+        self.assertEqual(answer["usage"]["prompt_tokens"], 4)
 
     def test_wrong_usage(self):
         self.refused(2, "generate", "--no-such-option", "Hello")

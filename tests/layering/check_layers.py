@@ -22,6 +22,7 @@ ALLOWED = {
     "vision": {"base", "tensor", "ops", "checkpoint"},
     "kvcache": {"base", "tensor", "device", "ops/cache/cache_view.h"},
     "model": {"base", "tensor", "device", "ops", "checkpoint"},
+    "opbench": {"base", "tensor", "device", "ops", "checkpoint"},
     "judge": {"base", "tensor", "device", "ops", "checkpoint", "model", "tokenizer", "vision"},
     "engine": {"base", "tensor", "device", "ops", "checkpoint", "model", "kvcache", "sampler", "tokenizer", "vision"},
     "apps": {"backends"},  # only to register them; everything else through include/deepinfer/

@@ -43,6 +43,7 @@ inline std::vector<Implementation> implementations() {
             {"cpu", "baseline"},
             {"cpu", "avx2"},
             {"cpu", "avx512"},
+            {"cpu", "avx512bf16"},
             {"cpu", "amx"}};
 }
 /// Whose results an implementation is held against.

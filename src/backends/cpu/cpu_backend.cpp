@@ -1,5 +1,8 @@
 #include "backends/cpu/cpu_backend.h"
 
+#include <atomic>
+#include <chrono>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -7,6 +10,7 @@
 
 #include "backends/cpu/cpu_op_table.h"
 #include "backends/cpu/isa.h"
+#include "backends/cpu/kernel_tables.h"
 #include "backends/cpu/packed_weight.h"
 #include "device/host_device.h"
 #include "ops/backend.h"
@@ -27,21 +31,63 @@ class CpuBackend final : public Backend {
     Device& device() override { return device_; }
     const OpTable& ops() const override { return ops_; }
 
-    /// Registers the weight; its panels are made on first use (packed_weight.h says why).
+    /// Packs the weight (packed_weight.h).
     Status prepare(WeightMatrix& w) override {
         if (w.weight == nullptr)
             return Status(StatusCode::kInvalidArgument, "prepare: a weight without data");
         weights_.push_back(std::make_unique<cpu::PackedWeight>(w, isa_, &arena_));
         w.packed = weights_.back().get();
+        weights_.back()->ready(device_.stream());
         return {};
     }
+    bool reads_stored(const WeightMatrix& w) const override {
+        return w.packed == nullptr || !static_cast<const cpu::PackedWeight*>(w.packed)->packed();
+    }
     Status prepare(Tensor&) override { return {}; }
+
+    double measure_roof(Roof roof) override {
+        const cpu::RoofKernels& k = cpu::kernels(isa_).roof;
+        const int64_t threads = device_.num_threads();
+        std::atomic<int64_t> done{0};
+        const auto begin = std::chrono::steady_clock::now();
+        if (roof == Roof::kDot) {
+            parallel_for(device_.stream(), threads, 1, [&](int64_t first, int64_t last) {
+                for (int64_t i = first; i < last; ++i) done += static_cast<int64_t>(k.dot());
+            });
+        } else {
+            // A buffer beyond every cache; each call reads the next part of each thread's share.
+            constexpr int64_t kBuffer = int64_t{512} << 20, kPart = int64_t{16} << 20;
+            if (read_buffer_ == nullptr) read_buffer_ = arena_.allocate(kBuffer);
+            if (read_buffer_ == nullptr) return 0;
+            const int64_t share = kBuffer / threads / kPart * kPart;
+            if (!read_touched_) {  // pages of zeros are one page
+                std::memset(read_buffer_, 1, static_cast<size_t>(kBuffer));
+                read_touched_ = true;
+            }
+            if (share == 0) return 0;
+            const int64_t at = read_at_;
+            parallel_for(device_.stream(), threads, 1, [&](int64_t first, int64_t last) {
+                for (int64_t i = first; i < last; ++i) {
+                    const float seen =
+                        k.read(read_buffer_ + i * share + at % share / kPart * kPart, kPart);
+                    done += kPart + (seen > 1e30f ? 1 : 0);
+                }
+            });
+            read_at_ += kPart;
+        }
+        const double seconds =
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+        return static_cast<double>(done) / seconds;
+    }
 
   private:
     cpu::Isa isa_;
     HostDevice device_;
     OpTable ops_;
     cpu::PanelArena arena_;
+    uint8_t* read_buffer_ = nullptr;  ///< of measure_roof
+    bool read_touched_ = false;
+    int64_t read_at_ = 0;
     std::vector<std::unique_ptr<cpu::PackedWeight>> weights_;
 };
 

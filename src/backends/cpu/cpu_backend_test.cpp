@@ -152,10 +152,11 @@ class CpuBackend : public ::testing::TestWithParam<Isa> {
     OpTable ref_ = ref_op_table();
 };
 
-INSTANTIATE_TEST_SUITE_P(Isa,
-                         CpuBackend,
-                         ::testing::Values(Isa::kBaseline, Isa::kAvx2, Isa::kAvx512, Isa::kAmx),
-                         [](const auto& p) { return std::string(cpu::isa_name(p.param)); });
+INSTANTIATE_TEST_SUITE_P(
+    Isa,
+    CpuBackend,
+    ::testing::Values(Isa::kBaseline, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx),
+    [](const auto& p) { return std::string(cpu::isa_name(p.param)); });
 
 TEST_P(CpuBackend, LinearEqualsTwin) {
     std::mt19937 rng = seeded();

@@ -62,6 +62,8 @@ OpTable cpu_op_table(Isa isa) {
             return make_table<Isa::kAvx2>();
         case Isa::kAvx512:
             return make_table<Isa::kAvx512>();
+        case Isa::kAvx512Bf16:
+            return make_table<Isa::kAvx512Bf16>();
         case Isa::kAmx:
             return make_table<Isa::kAmx>();
     }

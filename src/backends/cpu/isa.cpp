@@ -6,7 +6,7 @@
 namespace deepinfer::cpu {
 namespace {
 
-constexpr Isa kAll[] = {Isa::kBaseline, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
+constexpr Isa kAll[] = {Isa::kBaseline, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx};
 
 // arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA): Linux gives the 8 KiB tile state on demand.
 bool request_amx_permission() {
@@ -42,6 +42,8 @@ std::vector<Isa> detect() {
         return found;
     }
     found.push_back(Isa::kAvx512);
+    if (!__builtin_cpu_supports("avx512bf16")) return found;
+    found.push_back(Isa::kAvx512Bf16);
     if (cpuid_has_amx() && request_amx_permission()) found.push_back(Isa::kAmx);
 #endif
     return found;
@@ -57,6 +59,8 @@ const char* isa_name(Isa isa) {
             return "avx2";
         case Isa::kAvx512:
             return "avx512";
+        case Isa::kAvx512Bf16:
+            return "avx512bf16";
         case Isa::kAmx:
             return "amx";
     }

@@ -10,13 +10,14 @@ namespace deepinfer::cpu {
 
 /// Ascending: a machine that has one level has all lower ones.
 enum class Isa {
-    kBaseline,  ///< x86-64 as every machine has it (SSE2)
-    kAvx2,      ///< AVX2, FMA, F16C
-    kAvx512,    ///< AVX-512 F, BW, DQ, VL, VBMI, VNNI
-    kAmx,       ///< and AMX tiles with BF16
+    kBaseline,    ///< x86-64 as every machine has it (SSE2)
+    kAvx2,        ///< AVX2, FMA, F16C
+    kAvx512,      ///< AVX-512 F, BW, DQ, VL, VBMI
+    kAvx512Bf16,  ///< and AVX-512 BF16
+    kAmx,         ///< and AMX tiles with BF16
 };
 
-/// "baseline", "avx2", "avx512", "amx"
+/// "baseline", "avx2", "avx512", "avx512bf16", "amx"
 const char* isa_name(Isa isa);
 /// The levels that this machine can run, ascending; never empty. The first call asks the kernel for
 /// permission to use AMX tiles, which holds for the whole process.

@@ -1,5 +1,7 @@
 #include "backends/cpu/pack.h"
 
+#include <emmintrin.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -12,12 +14,85 @@ const uint8_t* bytes_of(const WeightMatrix& w) {
     return static_cast<const uint8_t*>(w.weight);
 }
 
+// Packing is a transposition: 32-bit words (or bytes) of one row become columns. It runs at load
+// for every weight, so it has to keep up with reading the files; SSE2, which every x86-64 has,
+// does.
+
+__m128i load16(const uint8_t* p) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+}
+
+/// Sixteen bytes of row r at column c, zeros for the rows that the last panel lacks.
+struct RowReader {
+    const uint8_t* src;
+    int64_t row_bytes, rows;
+    __m128i at(int64_t r, int64_t c) const {
+        return r < rows ? load16(src + r * row_bytes + c) : _mm_setzero_si128();
+    }
+};
+
+/// Columns that are transposed before the next rows: their output stays in L1.
+constexpr int64_t kColumnBlock = 256;
+
+/// Word w of row r → out + w · stride + 4 · r, for `lanes` rows (a multiple of 4); map(words, r, c)
+/// reorders the bits of four words of row r on the way.
+template <typename Map>
+void transpose_words(
+    const RowReader& in, int64_t lanes, uint8_t* out, int64_t stride, const Map& map) {
+    for (int64_t c0 = 0; c0 < in.row_bytes; c0 += kColumnBlock) {
+        const int64_t c1 = std::min(in.row_bytes, c0 + kColumnBlock);
+        for (int64_t r = 0; r < lanes; r += 4) {
+            for (int64_t c = c0; c < c1; c += 16) {
+                const __m128i v0 = map(in.at(r, c), r, c), v1 = map(in.at(r + 1, c), r + 1, c),
+                              v2 = map(in.at(r + 2, c), r + 2, c),
+                              v3 = map(in.at(r + 3, c), r + 3, c);
+                const __m128i t0 = _mm_unpacklo_epi32(v0, v1), t1 = _mm_unpacklo_epi32(v2, v3),
+                              t2 = _mm_unpackhi_epi32(v0, v1), t3 = _mm_unpackhi_epi32(v2, v3);
+                uint8_t* d = out + c / 4 * stride + 4 * r;
+                const auto store = [&](int64_t w, __m128i v) {
+                    _mm_storeu_si128(reinterpret_cast<__m128i*>(d + w * stride), v);
+                };
+                store(0, _mm_unpacklo_epi64(t0, t1));
+                store(1, _mm_unpackhi_epi64(t0, t1));
+                store(2, _mm_unpacklo_epi64(t2, t3));
+                store(3, _mm_unpackhi_epi64(t2, t3));
+            }
+        }
+    }
+}
+
+/// Byte c of row r → out + 32 · c + r.
+void transpose_bytes(const RowReader& in, uint8_t* out) {
+    for (int64_t c = 0; c < in.row_bytes; c += 16) {
+        for (int64_t r = 0; r < kPanelRows; r += 16) {
+            __m128i v[16], t[16];
+            for (int64_t i = 0; i < 16; ++i) v[i] = in.at(r + i, c);
+            // Four rounds of a perfect shuffle: rows i and i + 8 interleave their bytes.
+            for (int round = 0; round < 4; ++round) {
+                for (int i = 0; i < 8; ++i) {
+                    t[2 * i] = _mm_unpacklo_epi8(v[i], v[i + 8]);
+                    t[2 * i + 1] = _mm_unpackhi_epi8(v[i], v[i + 8]);
+                }
+                std::memcpy(v, t, sizeof v);
+            }
+            for (int64_t i = 0; i < 16; ++i)
+                _mm_storeu_si128(reinterpret_cast<__m128i*>(out + (c + i) * kPanelRows + r), v[i]);
+        }
+    }
+}
+
+RowReader panel_rows(const WeightMatrix& w, int64_t first, int64_t rows) {
+    const int64_t row_bytes = w.k * dtype_bits(w.dtype) / 8;
+    return {bytes_of(w) + first * row_bytes, row_bytes, rows};
+}
+
+__m128i same(__m128i v, int64_t, int64_t) {
+    return v;
+}
+
 void pack_fp8(const WeightMatrix& w, int64_t first, int64_t rows, uint8_t* out) {
     const int64_t blocks = w.k / kBlockK;
-    for (int64_t r = 0; r < rows; ++r) {
-        const uint8_t* src = bytes_of(w) + (first + r) * w.k;
-        for (int64_t i = 0; i < w.k; ++i) out[i * kPanelRows + r] = src[i];
-    }
+    transpose_bytes(panel_rows(w, first, rows), out);
     // 32 × 32 tiles: a panel is one row of tiles.
     std::memcpy(out + w.k * kPanelRows, w.scale + first / 32 * blocks, static_cast<size_t>(blocks));
 }
@@ -30,14 +105,20 @@ void pack_fp8_pairs(const WeightMatrix& w, int64_t first, int64_t rows, uint8_t*
     uint8_t* scales = out + w.k * kPanelRows;
     uint8_t* marks = scales + blocks;
     std::memcpy(scales, w.scale + first / 32 * blocks, static_cast<size_t>(blocks));
-    std::memset(marks, rows < kPanelRows ? 1 : 0, static_cast<size_t>(blocks));
-    for (int64_t r = 0; r < rows; ++r) {
-        const uint8_t* src = bytes_of(w) + (first + r) * w.k;
-        uint8_t* half = out + r / 16 * (w.k * 16) + r % 16 * 4;
-        for (int64_t i = 0; i < w.k; ++i) {
-            half[i / 4 * 64 + i % 2 * 2 + i % 4 / 2] = src[i];
-            marks[i / kBlockK] = static_cast<uint8_t>(marks[i / kBlockK] | ((src[i] & 0x78) == 0));
-        }
+    std::memset(marks, 0, static_cast<size_t>(blocks));
+    const __m128i exponent = _mm_set1_epi8(0x78),
+                  ends = _mm_set1_epi32(static_cast<int>(0xFF0000FF)),
+                  second = _mm_set1_epi32(0x0000FF00), third = _mm_set1_epi32(0x00FF0000);
+    for (int64_t half = 0; half < 2; ++half) {
+        const int64_t here = std::clamp<int64_t>(rows - 16 * half, 0, 16);
+        const RowReader in = panel_rows(w, first + 16 * half, here);
+        transpose_words(in, 16, out + half * (w.k * 16), 64, [&](__m128i v, int64_t, int64_t c) {
+            const __m128i zero = _mm_cmpeq_epi8(_mm_and_si128(v, exponent), _mm_setzero_si128());
+            if (_mm_movemask_epi8(zero) != 0) marks[c / kBlockK] = 1;  // missing rows are zeros too
+            return _mm_or_si128(_mm_and_si128(v, ends),
+                                _mm_or_si128(_mm_slli_epi32(_mm_and_si128(v, second), 8),
+                                             _mm_srli_epi32(_mm_and_si128(v, third), 8)));
+        });
     }
 }
 
@@ -45,35 +126,48 @@ void pack_fp4(const WeightMatrix& w, int64_t first, int64_t rows, uint8_t* out) 
     const int64_t blocks = w.k / kBlockK;
     uint8_t* scales = out + w.k * 16;
     std::memset(scales, 127, static_cast<size_t>(blocks * kPanelRows));
+    const __m128i nibble = _mm_set1_epi32(0x0F0F0F0F), byte = _mm_set1_epi32(0x00FF00FF),
+                  word = _mm_set1_epi32(0x0000FFFF);
+    // Four nibbles at the bottoms of the bytes → one half-word.
+    const auto gather = [&](__m128i v) {
+        v = _mm_and_si128(v, nibble);
+        v = _mm_and_si128(_mm_or_si128(v, _mm_srli_epi32(v, 4)), byte);
+        return _mm_and_si128(_mm_or_si128(v, _mm_srli_epi32(v, 8)), word);
+    };
+    const RowReader in = panel_rows(w, first, rows);
+    transpose_words(in, kPanelRows, out, 4 * kPanelRows, [&](__m128i v, int64_t, int64_t) {
+        return _mm_or_si128(gather(v), _mm_slli_epi32(gather(_mm_srli_epi32(v, 4)), 16));
+    });
     for (int64_t r = 0; r < rows; ++r) {
-        const uint8_t* src = bytes_of(w) + (first + r) * (w.k / 2);
-        for (int64_t g = 0; g < w.k / 8; ++g) {
-            uint32_t word = 0;
-            for (int t = 0; t < 4; ++t) {
-                const uint32_t pair = src[g * 4 + t];
-                word |= (pair & 15u) << (4 * t) | (pair >> 4) << (16 + 4 * t);
-            }
-            std::memcpy(out + (g * kPanelRows + r) * 4, &word, 4);
-        }
         for (int64_t b = 0; b < blocks; ++b)
             scales[b * kPanelRows + r] = w.scale[(first + r) * blocks + b];
     }
 }
 
 void pack_bf16(const WeightMatrix& w, int64_t first, int64_t rows, uint8_t* out) {
-    for (int64_t r = 0; r < rows; ++r) {
-        const uint8_t* src = bytes_of(w) + (first + r) * w.k * 2;
-        uint8_t* half = out + r / 16 * (w.k * 32) + r % 16 * 4;
-        for (int64_t i = 0; i < w.k / 2; ++i) std::memcpy(half + i * 64, src + i * 4, 4);
+    for (int64_t half = 0; half < 2; ++half) {
+        const int64_t here = std::clamp<int64_t>(rows - 16 * half, 0, 16);
+        transpose_words(
+            panel_rows(w, first + 16 * half, here), 16, out + half * (w.k * 32), 64, same);
     }
 }
 
 void pack_f32(const WeightMatrix& w, int64_t first, int64_t rows, uint8_t* out) {
-    for (int64_t r = 0; r < rows; ++r) {
-        const uint8_t* src = bytes_of(w) + (first + r) * w.k * 4;
-        for (int64_t i = 0; i < w.k; ++i)
-            std::memcpy(out + (i * kPanelRows + r) * 4, src + i * 4, 4);
+    transpose_words(panel_rows(w, first, rows), kPanelRows, out, 4 * kPanelRows, same);
+}
+
+/// True if one of the n codes at p is NaN (0x7F or 0xFF).
+bool any_nan(const uint8_t* p, int64_t n) {
+    const __m128i magnitude = _mm_set1_epi8(0x7F);
+    __m128i found = _mm_setzero_si128();
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        found =
+            _mm_or_si128(found, _mm_cmpeq_epi8(_mm_and_si128(load16(p + i), magnitude), magnitude));
     }
+    bool tail = false;
+    for (; i < n; ++i) tail = tail || (p[i] & 0x7F) == 0x7F;
+    return tail || _mm_movemask_epi8(found) != 0;
 }
 
 }  // namespace
@@ -81,7 +175,7 @@ void pack_f32(const WeightMatrix& w, int64_t first, int64_t rows, uint8_t* out) 
 PanelFormat panel_format(DType dtype, Isa isa) {
     switch (dtype) {
         case DType::kFP8E4M3:
-            return isa == Isa::kAmx ? PanelFormat::kFp8Pair : PanelFormat::kFp8;
+            return isa >= Isa::kAvx512Bf16 ? PanelFormat::kFp8Pair : PanelFormat::kFp8;
         case DType::kFP4:
             return PanelFormat::kFp4;
         case DType::kBF16:
@@ -119,9 +213,6 @@ bool packable(const WeightMatrix& w) {
     int64_t num_scales = 0;
     if (w.dtype == DType::kFP8E4M3) {
         num_scales = (w.n + 31) / 32 * (w.k / 32);
-        const uint8_t* p = bytes_of(w);
-        if (std::any_of(p, p + w.n * w.k, [](uint8_t c) { return (c & 0x7F) == 0x7F; }))
-            return false;
     } else if (w.dtype == DType::kFP4) {
         num_scales = w.n * (w.k / 32);
     } else if (w.dtype != DType::kBF16 && w.dtype != DType::kF32) {
@@ -129,6 +220,10 @@ bool packable(const WeightMatrix& w) {
     }
     return std::all_of(
         w.scale, w.scale + num_scales, [](uint8_t s) { return s >= kMinScale && s <= kMaxScale; });
+}
+
+bool has_nan_codes(const WeightMatrix& w, int64_t begin, int64_t end) {
+    return w.dtype == DType::kFP8E4M3 && any_nan(bytes_of(w) + begin * w.k, (end - begin) * w.k);
 }
 
 void pack_panels(

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <fstream>
 #include <string>
@@ -96,6 +97,12 @@ bool PackedWeight::ready(Stream& stream) {
 
 void PackedWeight::pack(Stream& stream) {
     if (!packable(source_)) return;
+    // Reads the file for the first time, on all threads.
+    std::atomic<bool> nan{false};
+    parallel_for(stream, source_.n, 256, [&](int64_t begin, int64_t end) {
+        if (has_nan_codes(source_, begin, end)) nan = true;
+    });
+    if (nan) return;
     format_ = panel_format(source_.dtype, isa_);
     stride_ = panel_bytes(format_, source_.k);
     const int64_t panels = num_panels(source_.n);

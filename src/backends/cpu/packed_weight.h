@@ -36,9 +36,11 @@ class PanelArena {
     int64_t used_ = 0;
 };
 
-/// One weight's panels, made on the first use by a GEMM (so tables that are only gathered from are
-/// never copied). After packing, the stored pages are given back to the system if they are a
-/// read-only file mapping: resident memory holds one copy. Thread-safe.
+/// One weight's panels, made at load by all threads (tables that are only gathered from are
+/// prepared as tensors and never copied). Threads pack the panels that they will multiply with, so
+/// first touch puts a panel on its reader's NUMA node. After packing, the stored pages are given
+/// back to the system if they are a read-only file mapping: resident memory holds one copy.
+/// Thread-safe.
 class PackedWeight {
   public:
     PackedWeight(const WeightMatrix& w, Isa isa, PanelArena* arena)
@@ -46,6 +48,8 @@ class PackedWeight {
 
     /// False if the twin has to compute this weight (see packable()).
     bool ready(Stream& stream);
+    /// What ready() returned; false before its first call.
+    bool packed() const { return data_ != nullptr; }
     PanelFormat format() const { return format_; }
     /// Panel p: kPanelRows rows from row 32 · p.
     const uint8_t* panel(int64_t p) const { return data_ + p * stride_; }

@@ -1,6 +1,6 @@
 // sparse_attention: key lists as pointers, then blocks of 64 entries per row. Many rows are split
-// over the threads; few rows split their blocks instead, which changes nothing (blocks are merged
-// in order).
+// over the threads, neighbours sharing their widened keys; few rows split their blocks instead.
+// Neither changes a bit: a row's blocks are its own, and they are merged in order.
 #include <algorithm>
 
 #include "backends/cpu/cpu_ops.h"
@@ -161,6 +161,169 @@ void attend_groups(const Kernels& k,
     }
 }
 
+/// The arguments of one call for the levels without tiles.
+struct RowJob {
+    const Kernels& k;
+    const Tensor& q;
+    const BatchView& batch;
+    const AttentionCache& cache;
+    const Tensor& lists;
+    const Tensor& sink;
+    float scale;
+    const Tensor& out;
+
+    int64_t heads() const { return q.dim(1); }
+    int64_t dh() const { return q.dim(2); }
+    int64_t part_floats() const { return attention_part_floats(heads(), dh()); }
+    int64_t key_bytes() const { return dh() * k.attention.key_value_bytes; }
+
+    void new_state(float* state) const {
+        std::copy(sink.ptr<float>(), sink.ptr<float>() + heads(), state);
+        std::fill(state + heads(), state + 2 * heads(), 1.0f);
+        std::fill(state + 2 * heads(), state + part_floats(), 0.0f);
+    }
+    AttentionArgs args(int64_t t, const uint8_t* const* keys, int64_t num_keys) const {
+        return {&q.row<bf16>(t)->bits, heads(), dh(), keys, num_keys, scale};
+    }
+    void finish(int64_t t, const float* state) const {
+        k.attention.finish_row(state, heads(), dh(), &out.row<bf16>(t)->bits);
+    }
+};
+
+using WidenKey = void (*)(const uint8_t* row, int64_t dh, uint8_t* key);
+
+/// The last keys of one ascending run (window positions, or entries) in widened form.
+class KeyRing {
+  public:
+    KeyRing(uint8_t* memory, int64_t slots, int64_t key_bytes, const uint8_t* const* rows)
+        : memory_(memory), slots_(slots), key_bytes_(key_bytes), rows_(rows) {}
+    /// Key `index`, which is at most `slots` behind the farthest one asked for.
+    const uint8_t* at(int64_t index, WidenKey widen, int64_t dh) {
+        for (; next_ <= index; ++next_) widen(rows_[next_], dh, slot(next_));
+        return slot(index);
+    }
+
+  private:
+    uint8_t* slot(int64_t index) const { return memory_ + index % slots_ * key_bytes_; }
+    uint8_t* memory_;
+    int64_t slots_, key_bytes_;
+    const uint8_t* const* rows_;
+    int64_t next_ = 0;
+};
+
+/// Rows whose states stay in cache beside the keys.
+int64_t group_limit(const RowJob& job) {
+    constexpr int64_t kStateFloats = 131072;
+    return std::clamp<int64_t>(kStateFloats / job.part_floats(), 1, kGroupRows);
+}
+
+/// Rows [t, t + n) of one sequence, entry lists prefixes of the last one's: each key is widened
+/// once for all of them. Block by block, so that rings of two blocks hold what the rows are at.
+void attend_group_rows(const RowJob& job, int64_t t, int64_t n) {
+    const int64_t dh = job.dh(), heads = job.heads(), part = job.part_floats();
+    const int64_t slots = n == 1 ? kKeyBlock : 2 * kKeyBlock;
+    static_assert(kGroupRows <= kKeyBlock, "a ring holds a block and the rows' shifts against it");
+    const int64_t longest = job.cache.window + kGroupRows + (job.lists ? job.lists.dim(1) : 0);
+    const uint8_t** packed = scratch<const uint8_t*>(Slot::kKeys, longest);
+    int64_t lowest[kGroupRows], num_window[kGroupRows], num_keys[kGroupRows];
+    int64_t most = 0;
+    for (int64_t r = 0; r < n; ++r) {
+        const RowKeys keys = keys_of(job.batch, job.cache, t + r);
+        lowest[r] = keys.lowest;
+        num_window[r] = keys.position - keys.lowest + 1;
+        num_keys[r] = num_window[r] + list_length(job.lists, t + r);
+        most = std::max(most, num_keys[r]);
+    }
+    const RowKeys first = keys_of(job.batch, job.cache, t);
+    const int64_t window =
+        window_rows(job.batch, job.cache, first, first.lowest, first.position + n - 1, packed);
+    entry_rows(job.batch, job.cache, job.lists, t + n - 1, first.seq, packed + window);
+
+    const int64_t ring_floats = slots * job.key_bytes() / static_cast<int64_t>(sizeof(float));
+    const int64_t work = attention_scratch_floats(heads, dh);
+    float* memory = scratch<float>(Slot::kAttention, 2 * ring_floats + work + (n + 1) * part);
+    uint8_t* rings = reinterpret_cast<uint8_t*>(memory);
+    KeyRing window_ring(rings, slots, job.key_bytes(), packed);
+    KeyRing entry_ring(rings + slots * job.key_bytes(), slots, job.key_bytes(), packed + window);
+    float *own = memory + 2 * ring_floats, *block_part = own + work, *states = block_part + part;
+    for (int64_t r = 0; r < n; ++r) job.new_state(states + r * part);
+    for (int64_t begin = 0; begin < most; begin += kKeyBlock) {
+        for (int64_t r = 0; r < n; ++r) {
+            const int64_t end = std::min(num_keys[r], begin + kKeyBlock);
+            if (end <= begin) continue;
+            const uint8_t* keys[kKeyBlock];
+            for (int64_t i = begin; i < end; ++i) {
+                keys[i - begin] =
+                    i < num_window[r]
+                        ? window_ring.at(
+                              lowest[r] - lowest[0] + i, job.k.attention.widen_window, dh)
+                        : entry_ring.at(i - num_window[r], job.k.attention.widen_entry, dh);
+            }
+            job.k.attention.attend_keys(job.args(t + r, keys, end - begin), own, block_part);
+            job.k.attention.merge_block(states + r * part, block_part, heads, dh);
+        }
+    }
+    for (int64_t r = 0; r < n; ++r) job.finish(t + r, states + r * part);
+}
+
+/// Many rows: runs of rows go round the threads, because later rows of a prompt see more keys.
+void attend_rows(Stream& stream, const RowJob& job) {
+    const int64_t num_rows = job.q.dim(0);
+    const int64_t threads = static_cast<CpuStream&>(stream).pool().num_threads();
+    const int64_t run = std::clamp<int64_t>(num_rows / (4 * threads), 1, group_limit(job));
+    const int64_t runs = (num_rows + run - 1) / run;
+    parallel_for(stream, std::min(threads, runs), 1, [&](int64_t begin, int64_t end) {
+        for (int64_t part = begin; part < end; ++part) {
+            for (int64_t i = part; i < runs; i += std::min(threads, runs)) {
+                const int64_t stop = std::min(num_rows, (i + 1) * run);
+                for (int64_t t = i * run; t < stop;) {
+                    const int64_t n = group_length(job.batch, job.lists, t, stop);
+                    attend_group_rows(job, t, n);
+                    t += n;
+                }
+            }
+        }
+    });
+}
+
+/// A row alone: its blocks go over the threads.
+void attend_one_row(Stream& stream, const RowJob& job, int64_t t) {
+    const int64_t dh = job.dh(), heads = job.heads(), part = job.part_floats();
+    const uint8_t** packed =
+        scratch<const uint8_t*>(Slot::kKeys, job.cache.window + (job.lists ? job.lists.dim(1) : 0));
+    const RowKeys row = keys_of(job.batch, job.cache, t);
+    const int64_t window = window_rows(job.batch, job.cache, row, row.lowest, row.position, packed);
+    const int64_t num_keys =
+        window + entry_rows(job.batch, job.cache, job.lists, t, row.seq, packed + window);
+    const int64_t blocks = (num_keys + kKeyBlock - 1) / kKeyBlock;
+    float* parts = scratch<float>(Slot::kIndex, (blocks + 1) * part);
+    float* state = parts + blocks * part;
+    parallel_for(stream, blocks, 1, [&](int64_t begin, int64_t end) {
+        const int64_t ring_floats =
+            kKeyBlock * job.key_bytes() / static_cast<int64_t>(sizeof(float));
+        float* memory =
+            scratch<float>(Slot::kAttention, ring_floats + attention_scratch_floats(heads, dh));
+        uint8_t* widened = reinterpret_cast<uint8_t*>(memory);
+        for (int64_t b = begin; b < end; ++b) {
+            const uint8_t* keys[kKeyBlock];
+            const int64_t from = b * kKeyBlock, n = std::min<int64_t>(kKeyBlock, num_keys - from);
+            for (int64_t j = 0; j < n; ++j) {
+                uint8_t* key = widened + j * job.key_bytes();
+                const WidenKey widen =
+                    from + j < window ? job.k.attention.widen_window : job.k.attention.widen_entry;
+                widen(packed[from + j], dh, key);
+                keys[j] = key;
+            }
+            job.k.attention.attend_keys(
+                job.args(t, keys, n), memory + ring_floats, parts + b * part);
+        }
+    });
+    job.new_state(state);
+    for (int64_t b = 0; b < blocks; ++b)
+        job.k.attention.merge_block(state, parts + b * part, heads, dh);
+    job.finish(t, state);
+}
+
 }  // namespace
 
 void sparse_attention_cpu(const Kernels& k,
@@ -184,60 +347,11 @@ void sparse_attention_cpu(const Kernels& k,
         return attend_groups(
             k, stream, q, batch, cache, lists, sink, static_cast<float>(scale), out);
     }
-    const int64_t longest = cache.window + (lists ? lists.dim(1) : 0),
-                  max_blocks = (longest + kKeyBlock - 1) / kKeyBlock;
-    const int64_t part = attention_part_floats(heads, dh),
-                  work = attention_scratch_floats(heads, dh);
-    const auto new_state = [&](float* state) {
-        std::copy(sink.ptr<float>(), sink.ptr<float>() + heads, state);
-        std::fill(state + heads, state + 2 * heads, 1.0f);
-        std::fill(state + 2 * heads, state + part, 0.0f);
-    };
-    const auto args_of = [&](int64_t t, const uint8_t** rows) {
-        AttentionArgs a;
-        a.q = &q.row<bf16>(t)->bits;
-        a.heads = heads;
-        a.dh = dh;
-        a.rows = rows;
-        const RowKeys row = keys_of(batch, cache, t);
-        a.num_window = window_rows(batch, cache, row, row.lowest, row.position, rows);
-        a.num_rows =
-            a.num_window + entry_rows(batch, cache, lists, t, row.seq, rows + a.num_window);
-        a.scale = static_cast<float>(scale);
-        return a;
-    };
+    const RowJob job{k, q, batch, cache, lists, sink, static_cast<float>(scale), out};
     if (num_rows > 2) {
-        parallel_for(stream, num_rows, 1, [&](int64_t begin, int64_t end) {
-            const uint8_t** rows = scratch<const uint8_t*>(Slot::kKeys, longest);
-            float* memory = scratch<float>(Slot::kAttention, work + 2 * part);
-            float *state = memory + work, *block_part = state + part;
-            for (int64_t t = begin; t < end; ++t) {
-                const AttentionArgs a = args_of(t, rows);
-                new_state(state);
-                for (int64_t b = 0; b * kKeyBlock < a.num_rows; ++b) {
-                    k.attention.attend_block(a, b, memory, block_part);
-                    k.attention.merge_block(state, block_part, heads, dh);
-                }
-                k.attention.finish_row(state, heads, dh, &out.row<bf16>(t)->bits);
-            }
-        });
-        return;
-    }
-    const uint8_t** rows = scratch<const uint8_t*>(Slot::kKeys, longest);
-    float* parts = scratch<float>(Slot::kIndex, (max_blocks + 1) * part);
-    float* state = parts + max_blocks * part;
-    for (int64_t t = 0; t < num_rows; ++t) {
-        const AttentionArgs a = args_of(t, rows);
-        const int64_t blocks = (a.num_rows + kKeyBlock - 1) / kKeyBlock;
-        parallel_for(stream, blocks, 1, [&](int64_t begin, int64_t end) {
-            float* memory = scratch<float>(Slot::kAttention, work + 2 * part);
-            for (int64_t b = begin; b < end; ++b)
-                k.attention.attend_block(a, b, memory, parts + b * part);
-        });
-        new_state(state);
-        for (int64_t b = 0; b < blocks; ++b)
-            k.attention.merge_block(state, parts + b * part, heads, dh);
-        k.attention.finish_row(state, heads, dh, &out.row<bf16>(t)->bits);
+        attend_rows(stream, job);
+    } else {
+        for (int64_t t = 0; t < num_rows; ++t) attend_one_row(stream, job, t);
     }
 }
 

@@ -212,7 +212,32 @@ void gemm_amx(const GemmArgs& a) {
     }
 }
 
+/// Sixteen rows, four accumulators, operands that stay in tiles.
+double dot_roof_amx() {
+    constexpr int kRounds = 5000;
+    alignas(64) static const uint8_t zeros[kTileBytes] = {};
+    configure_tiles(16, 16);
+    _tile_loadd(4, zeros, 64);
+    _tile_loadd(5, zeros, 64);
+    _tile_loadd(6, zeros, 64);
+    _tile_loadd(7, zeros, 64);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int r = 0; r < kRounds; ++r) {
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    return 2.0 * kRounds * 4 * 16 * 16 * 32;
+}
+
 }  // namespace
+
+extern const RoofKernels kRoof_amx;
+const RoofKernels kRoof_amx = {&dot_roof_amx, &read_roof};
 
 extern const LinearKernels kLinear_amx;
 const LinearKernels kLinear_amx = {

@@ -5,5 +5,7 @@ namespace deepinfer::cpu {
 
 extern const LinearKernels kLinear_avx2;
 const LinearKernels kLinear_avx2 = linear_kernels();
+extern const RoofKernels kRoof_avx2;
+const RoofKernels kRoof_avx2 = roof_kernels();
 
 }  // namespace deepinfer::cpu

@@ -5,5 +5,7 @@ namespace deepinfer::cpu {
 
 extern const LinearKernels kLinear_avx512;
 const LinearKernels kLinear_avx512 = linear_kernels();
+extern const RoofKernels kRoof_avx512;
+const RoofKernels kRoof_avx512 = roof_kernels();
 
 }  // namespace deepinfer::cpu

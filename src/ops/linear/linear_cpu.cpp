@@ -10,6 +10,8 @@ namespace deepinfer::cpu {
 
 extern const LinearKernels kLinear_baseline;
 const LinearKernels kLinear_baseline = linear_kernels();
+extern const RoofKernels kRoof_baseline;
+const RoofKernels kRoof_baseline = roof_kernels();
 
 namespace {
 

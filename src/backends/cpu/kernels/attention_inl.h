@@ -1,10 +1,10 @@
 // Sparse attention of one query row, all heads together, fp32.
 //
-// A block of 64 list entries alone gives maximum, sum and values (`attend_block`): its rows are
-// widened once into scratch; scores are kLanes chains over dh and the fixed tree; the value product
-// is one chain over the list per output element. `merge_block` adds blocks to the row's state in
-// list order. Heads and keys are processed in small tiles that do not show in the bits; blocks may
-// be computed anywhere.
+// A block of 64 list entries alone gives maximum, sum and values (`attend_keys`): its keys were
+// widened by the caller, once for all rows that see them; scores are kLanes chains over dh and the
+// fixed tree; the value product is one chain over the list per output element. `merge_block` adds
+// blocks to the row's state in list order. Heads and keys are processed in small tiles that do not
+// show in the bits; blocks may be computed anywhere.
 #pragma once
 
 #include "backends/cpu/kernels/cache_rows_inl.h"
@@ -17,7 +17,8 @@ constexpr int kKeyTile = 4;
 constexpr int kDimTile = 4;  // vectors
 
 template <int H, int K>
-DI_INLINE void score_tile(const float* q, const float* keys, int64_t dh, float scale, float* p) {
+DI_INLINE void score_tile(
+    const float* q, const float* const* keys, int64_t dh, float scale, float* p) {
     F acc[H][K];
     DI_UNROLL
     for (int h = 0; h < H; ++h) {
@@ -27,7 +28,7 @@ DI_INLINE void score_tile(const float* q, const float* keys, int64_t dh, float s
     for (int64_t d = 0; d < dh; d += kLanes) {
         F kv[K];
         DI_UNROLL
-        for (int j = 0; j < K; ++j) kv[j] = vload(keys + j * dh + d);
+        for (int j = 0; j < K; ++j) kv[j] = vload(keys[j] + d);
         DI_UNROLL
         for (int h = 0; h < H; ++h) {
             const F a = vload(q + h * dh + d);
@@ -44,16 +45,16 @@ DI_INLINE void score_tile(const float* q, const float* keys, int64_t dh, float s
 
 template <int H>
 DI_INLINE void score_heads(
-    const float* q, const float* keys, int64_t n, int64_t dh, float scale, float* p) {
+    const float* q, const float* const* keys, int64_t n, int64_t dh, float scale, float* p) {
     int64_t j = 0;
-    for (; j + kKeyTile <= n; j += kKeyTile)
-        score_tile<H, kKeyTile>(q, keys + j * dh, dh, scale, p + j);
-    for (; j < n; ++j) score_tile<H, 1>(q, keys + j * dh, dh, scale, p + j);
+    for (; j + kKeyTile <= n; j += kKeyTile) score_tile<H, kKeyTile>(q, keys + j, dh, scale, p + j);
+    for (; j < n; ++j) score_tile<H, 1>(q, keys + j, dh, scale, p + j);
 }
 
 /// o[h] = Σ_j p[h, j] · keys[j], one chain over j per element
 template <int H>
-DI_INLINE void value_heads(const float* p, const float* keys, int64_t n, int64_t dh, float* o) {
+DI_INLINE void value_heads(
+    const float* p, const float* const* keys, int64_t n, int64_t dh, float* o) {
     for (int64_t d = 0; d < dh; d += kDimTile * kLanes) {
         F acc[H][kDimTile];
         DI_UNROLL
@@ -64,7 +65,7 @@ DI_INLINE void value_heads(const float* p, const float* keys, int64_t n, int64_t
         for (int64_t j = 0; j < n; ++j) {
             F v[kDimTile];
             DI_UNROLL
-            for (int i = 0; i < kDimTile; ++i) v[i] = vload(keys + j * dh + d + i * kLanes);
+            for (int i = 0; i < kDimTile; ++i) v[i] = vload(keys[j] + d + i * kLanes);
             DI_UNROLL
             for (int h = 0; h < H; ++h) {
                 const F w = vset(p[h * kKeyBlock + j]);
@@ -96,20 +97,20 @@ DI_INLINE void softmax_block(float* p, int64_t n, float* top, float* sum) {
     *sum = vsum(s);
 }
 
-inline void attend_block(const AttentionArgs& a, int64_t block, float* scratch, float* part) {
-    const int64_t dh = a.dh, heads = a.heads, first = block * kKeyBlock;
-    const int64_t n = a.num_rows - first < kKeyBlock ? a.num_rows - first : kKeyBlock;
-    float* keys = scratch;
-    float* q = keys + kKeyBlock * dh;
+inline void widen_window_key(const uint8_t* row, int64_t dh, uint8_t* key) {
+    widen_window_row(row, dh, reinterpret_cast<float*>(key));
+}
+inline void widen_entry_key(const uint8_t* row, int64_t dh, uint8_t* key) {
+    widen_entry(row, dh, reinterpret_cast<float*>(key));
+}
+
+inline void attend_keys(const AttentionArgs& a, float* scratch, float* part) {
+    const int64_t dh = a.dh, heads = a.heads, n = a.num_keys;
+    const float* keys[kKeyBlock];
+    for (int64_t j = 0; j < n; ++j) keys[j] = reinterpret_cast<const float*>(a.keys[j]);
+    float* q = scratch;
     float* p = q + heads * dh;
     for (int64_t i = 0; i < heads * dh; i += kLanes) vstore(q + i, vload_bf16(a.q + i));
-    for (int64_t j = 0; j < n; ++j) {
-        if (first + j < a.num_window) {
-            widen_window_row(a.rows[first + j], dh, keys + j * dh);
-        } else {
-            widen_entry(a.rows[first + j], dh, keys + j * dh);
-        }
-    }
     int64_t h = 0;
     float* o = part + 2 * heads;
     for (; h + kHeadTile <= heads; h += kHeadTile) {
@@ -151,7 +152,7 @@ inline void finish_row(const float* state, int64_t heads, int64_t dh, uint16_t* 
 }
 
 constexpr AttentionKernels attention_kernels() {
-    return {&attend_block, &merge_block, &finish_row};
+    return {&widen_window_key, &widen_entry_key, 4, &attend_keys, &merge_block, &finish_row};
 }
 
 }  // namespace

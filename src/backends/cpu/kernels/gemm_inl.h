@@ -367,6 +367,40 @@ inline void gemm_f32(const GemmArgs& a) {
     }
 }
 
+/// Independent chains that hide the latency of an FMA.
+inline double dot_roof() {
+    constexpr int kChains = kLanes == 16 ? 24 : 12, kRounds = 20000;
+    F acc[kChains];
+    F a = vset(1.0f), b = vset(0.5f);
+    __asm__ volatile("" : "+x"(a), "+x"(b));  // values that the compiler cannot fold
+    DI_UNROLL
+    for (int i = 0; i < kChains; ++i) acc[i] = vset(static_cast<float>(i));
+    for (int r = 0; r < kRounds; ++r) {
+        DI_UNROLL
+        for (int i = 0; i < kChains; ++i) acc[i] = vfma(a, b, acc[i]);
+        __asm__ volatile("" ::: "memory");
+    }
+    F sum = vzero();
+    DI_UNROLL
+    for (int i = 0; i < kChains; ++i) sum = sum + acc[i];
+    __asm__ volatile("" ::"x"(sum));
+    return 2.0 * kRounds * kChains * kLanes;
+}
+
+inline float read_roof(const uint8_t* p, int64_t bytes) {
+    I s[4] = {iset(0), iset(0), iset(0), iset(0)};
+    constexpr int64_t kVector = kLanes * 4;
+    for (int64_t i = 0; i < bytes; i += 4 * kVector) {
+        DI_UNROLL
+        for (int j = 0; j < 4; ++j) s[j] = ior(s[j], iload(p + i + j * kVector));
+    }
+    return first_lane(as_f(iand(ior(ior(s[0], s[1]), ior(s[2], s[3])), iset(0x3F000000))));
+}
+
+constexpr RoofKernels roof_kernels() {
+    return {&dot_roof, &read_roof};
+}
+
 constexpr LinearKernels linear_kernels() {
     return {&gemm<Fp8Panel>, &gemm<Fp4Panel>, &gemm<Bf16Panel>, &gemm_f32, false};
 }

@@ -13,9 +13,9 @@ namespace deepinfer::cpu {
 /// Rows of a weight that one packed panel holds, and outputs that one call of a GEMM kernel makes.
 constexpr int kPanelRows = 32;
 constexpr int kBlockK = 32;  ///< k values that share a scale; the partial sums of a GEMM end here
-/// Deepest k of a packed weight (a widened panel of it is 576 KiB); the released model has 8192,
-/// its picture projector 9216.
-constexpr int64_t kMaxPanelK = 9216;
+/// Deepest k of a packed weight (the AMX level widens a panel of it to 1 MiB); the released model
+/// has 15360 (drafting's main_proj).
+constexpr int64_t kMaxPanelK = 16384;
 
 /// How a packed panel stores its 32 weight rows (pack.h writes them).
 ///
@@ -25,7 +25,7 @@ constexpr int64_t kMaxPanelK = 9216;
 ///   kBf16   two halves of 16 rows, each k/2 × [16 pairs (k, k + 1)]
 ///   kF32    k × [32 floats]
 ///   kFp8Pair  two halves of 16 rows, each k/4 × [64 codes in the order of pack.cpp]; then k/32
-///             E8M0, then k/32 marks of blocks with a zero or subnormal code (AMX)
+///             E8M0, then k/32 marks of blocks with a zero or subnormal code (AVX-512 BF16, AMX)
 enum class PanelFormat : uint8_t { kFp8, kFp4, kBf16, kF32, kFp8Pair };
 
 /// c[m, 0..31] = Σ_k x[m, k] · panel[k, 0..31] for num_rows rows.
@@ -34,7 +34,7 @@ enum class PanelFormat : uint8_t { kFp8, kFp4, kBf16, kF32, kFp8Pair };
 /// then the block's partial sum is added to c.
 struct GemmArgs {
     const float* x = nullptr;          ///< [num_rows, k] fp32 (FMA levels)
-    const uint16_t* x_bf16 = nullptr;  ///< the same as bf16 (AMX level)
+    const uint16_t* x_bf16 = nullptr;  ///< the same as bf16 (AVX-512 BF16 and AMX)
     int64_t ldx = 0;                   ///< elements between rows of x or x_bf16
     int64_t num_rows = 0;
     const uint8_t* panel = nullptr;
@@ -114,22 +114,23 @@ struct MhcKernels {
     void (*sum_rows)(const uint16_t* const* rows, int64_t n, int64_t d, uint16_t* out) = nullptr;
 };
 
-/// One query row over its key list.
+/// One query row over up to kKeyBlock keys of its list.
 struct AttentionArgs {
     const uint16_t* q = nullptr;  ///< [heads, dh] bf16
     int64_t heads = 0, dh = 0;
-    const uint8_t* const* rows = nullptr;  ///< packed rows in list order: window rows, then entries
-    int64_t num_window = 0, num_rows = 0;
+    const uint8_t* const* keys =
+        nullptr;           ///< widened keys in list order (widen_window, widen_entry)
+    int64_t num_keys = 0;  ///< 1 .. kKeyBlock
     float scale = 0;
 };
 constexpr int kKeyBlock = 64;  ///< list entries of one softmax block
-/// Floats of a block's result or of a row's state: maxima [heads], sums [heads], values [heads,
-/// dh].
+/// Floats of a block's result or of a row's state: maxima [heads], sums [heads], values [heads, dh]
+/// (dims in the level's own order).
 constexpr int64_t attention_part_floats(int64_t heads, int64_t dh) {
     return heads * (dh + 2);
 }
 constexpr int64_t attention_scratch_floats(int64_t heads, int64_t dh) {
-    return kKeyBlock * (2 * dh + 64) + heads * (2 * dh + 4 * kKeyBlock);
+    return heads * (dh + 4 * kKeyBlock);
 }
 
 /// Consecutive rows of one sequence that share their keys: windows on one run of positions, entry
@@ -158,17 +159,18 @@ constexpr int64_t group_scratch_bytes(int64_t heads, int64_t dh) {
 }
 
 struct AttentionKernels {
-    /// part = list entries [64 · block, 64 · block + 64) alone
-    void (*attend_block)(const AttentionArgs& a,
-                         int64_t block,
-                         float* scratch,
-                         float* part) = nullptr;
+    /// A packed window row or entry → dh values of key_value_bytes each, 64-byte aligned
+    void (*widen_window)(const uint8_t* row, int64_t dh, uint8_t* key) = nullptr;
+    void (*widen_entry)(const uint8_t* row, int64_t dh, uint8_t* key) = nullptr;
+    int key_value_bytes = 0;
+    /// part = one block of the list alone
+    void (*attend_keys)(const AttentionArgs& a, float* scratch, float* part) = nullptr;
     /// state ⊕= part. A new state is (sink, 1, 0): the sink is an entry without a value.
     void (*merge_block)(float* state, const float* part, int64_t heads, int64_t dh) = nullptr;
     /// out [heads, dh] bf16 = values / sums
     void (*finish_row)(const float* state, int64_t heads, int64_t dh, uint16_t* out) = nullptr;
 
-    // AMX level only (then attend_block and finish_row are not used): rows that share their keys.
+    // AMX level only (then those above but merge_block are not used): rows that share their keys.
     /// All rows of a group, from keys to out.
     void (*attend_group)(const AttentionGroup& g) = nullptr;
     /// Blocks of a group of one row, and one of them alone (for merge_block).
@@ -216,6 +218,14 @@ struct VitKernels {
     void (*rope)(uint16_t* x, const float* cos_sin, int64_t heads, int64_t d) = nullptr;
 };
 
+/// What a core can do at most, for measurements.
+struct RoofKernels {
+    /// Products in registers; returns the flops done in about a millisecond.
+    double (*dot)() = nullptr;
+    /// Reads [p, p + bytes), a multiple of 4096; returns something that depends on it.
+    float (*read)(const uint8_t* p, int64_t bytes) = nullptr;
+};
+
 struct Kernels {
     LinearKernels linear;
     RowKernels rows;
@@ -223,6 +233,7 @@ struct Kernels {
     AttentionKernels attention;
     IndexKernels index;
     VitKernels vit;
+    RoofKernels roof;
 };
 
 // One definition per level and op folder; the level's table is put together in kernel_tables.cpp.
@@ -232,11 +243,16 @@ struct Kernels {
     extern const MhcKernels kMhc_##level;             \
     extern const AttentionKernels kAttention_##level; \
     extern const IndexKernels kIndex_##level;         \
-    extern const VitKernels kVit_##level;
+    extern const VitKernels kVit_##level;             \
+    extern const RoofKernels kRoof_##level;
 DI_DECLARE_KERNELS(baseline)
 DI_DECLARE_KERNELS(avx2)
 DI_DECLARE_KERNELS(avx512)
+extern const LinearKernels kLinear_avx512bf16;
+extern const AttentionKernels kAttention_avx512bf16;
+extern const RoofKernels kRoof_avx512bf16;
 extern const LinearKernels kLinear_amx;
+extern const RoofKernels kRoof_amx;
 extern const AttentionKernels kAttention_amx;
 
 /// Key of the tile configuration that this thread has loaded (kernels/amx_tiles.h); −1 at first.
