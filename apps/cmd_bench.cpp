@@ -18,6 +18,7 @@
 #include "bench_compare.h"
 #include "bench_ops.h"
 #include "bench_record.h"
+#include "bench_spec.h"
 #include "command.h"
 #include "deepinfer/engine.h"
 
@@ -42,6 +43,8 @@ struct Options {
     OpBenchOptions ops;
     CompareOptions compare;
     std::vector<std::string> files;  ///< of compare
+    std::string prompts;       ///< spec
+    double force_accept = -1;  ///< spec
 };
 
 SteadyTime now() {
@@ -52,6 +55,18 @@ double ms_between(SteadyTime a, SteadyTime b) {
 }
 double s_between(SteadyTime a, SteadyTime b) {
     return ms_between(a, b) / 1000;
+}
+
+Status write_record(const ordered_json& record, const std::string& append) {
+    const std::string text =
+        record.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+    std::fputs(text.c_str(), stdout);
+    std::fflush(stdout);
+    if (append.empty()) return {};
+    std::ofstream file(append, std::ios::app | std::ios::binary);
+    file << text;
+    if (!file.flush()) return {StatusCode::kInvalidArgument, "cannot append to " + append};
+    return {};
 }
 
 /// Random prompts of ordinary tokens.
@@ -468,8 +483,14 @@ class Bench {
         r["tps_full"] = sps.median() * rows * (1 + c.nextn);
         r["tps_measured"] = sps.median() * per_step.median() / c.cp;
         r["AL"] = per_step.median() / static_cast<double>(batch);
+        const SpecStats spec = engine_.stats().spec;  // since the engine's start
         r["accept_by_pos"] = ordered_json::array();
-        r["verify_per_req"] = 0;
+        for (size_t k = 0; k < spec.verified_at.size(); ++k) {
+            r["accept_by_pos"].push_back(spec.accept_rate(k));
+        }
+        r["verify_per_req"] =
+            spec.rounds > 0 ? static_cast<double>(spec.verified) / static_cast<double>(spec.rounds)
+                            : 0;
         r["tokens_per_s_per_user"] = sps.median() * per_step.median() / static_cast<double>(batch);
         r["dropped"] = 0;
         shared->itl_ms.put_percentiles("itl", "_ms", &r);
@@ -484,17 +505,7 @@ class Bench {
         line_.show("bench " + o_.name + ": batch " + std::to_string(batch) + ", " + what);
     }
 
-    Status write(const ordered_json& record) const {
-        const std::string text =
-            record.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
-        std::fputs(text.c_str(), stdout);
-        std::fflush(stdout);
-        if (o_.append.empty()) return {};
-        std::ofstream file(o_.append, std::ios::app | std::ios::binary);
-        file << text;
-        if (!file.flush()) return {StatusCode::kInvalidArgument, "cannot append to " + o_.append};
-        return {};
-    }
+    Status write(const ordered_json& record) const { return write_record(record, o_.append); }
 
     Engine& engine_;
     Options& o_;
@@ -503,21 +514,13 @@ class Bench {
 };
 
 Status check(const Options& o) {
-    for (const char* later : {"spec", "serve", "ve"}) {
-        if (o.name == later)
-            return {
-                StatusCode::kUnimplemented,
-                "bench " + o.name +
-                    " is not in this version; there are throughput, latency, prefill, decode, ops, "
-                    "compare"};
+    static const std::string kNames[] = {
+        "throughput", "latency", "prefill", "decode", "ops", "spec", "compare"};
+    if (std::find(std::begin(kNames), std::end(kNames), o.name) == std::end(kNames)) {
+        std::string all;
+        for (const std::string& name : kNames) all += (all.empty() ? "" : ", ") + name;
+        return {StatusCode::kInvalidArgument, "bench '" + o.name + "': expected one of " + all};
     }
-    bool known = false;
-    for (const char* name : {"throughput", "latency", "prefill", "decode", "ops", "compare"})
-        known = known || o.name == name;
-    if (!known)
-        return {StatusCode::kInvalidArgument,
-                "bench '" + o.name +
-                    "': expected throughput, latency, prefill, decode, ops or compare"};
     if (o.name == "compare" ? o.files.size() != 2 : !o.files.empty())
         return {StatusCode::kInvalidArgument,
                 o.name == "compare" ? "bench compare: expected two files, OLD and NEW"
@@ -551,8 +554,31 @@ int run_ops(Options& o) {
     return s.ok() ? kExitOk : fail(s);
 }
 
+int run_spec(const Options& o) {
+    SpecBenchOptions s;
+    s.engine = o.common.engine;
+    s.engine.spec_forced_acceptance = o.force_accept;
+    s.batch_sizes = o.batch_sizes;
+    s.prompts = o.prompts;
+    s.output_len = o.output_len;
+    s.num_prompts = o.num_prompts;
+    s.repeat = o.repeat;
+    s.warmup = o.warmup;
+    s.seed = o.seed;
+    s.temperature = o.temperature;
+    s.tag = o.tag;
+    s.note = o.note;
+    s.progress = o.common.progress;
+    const Status status =
+        bench_spec(s, [&](const ordered_json& r) { return write_record(r, o.append); });
+    return status.ok() ? kExitOk : fail(status);
+}
+
 int run(Options& o) {
-    if (o.batch_sizes.empty()) o.batch_sizes = {1, 16};
+    if (o.batch_sizes.empty()) {
+        o.batch_sizes =
+            o.name == "spec" ? std::vector<int64_t>{1, 4, 16} : std::vector<int64_t>{1, 16};
+    }
     if (Status s = check(o); !s.ok()) return fail(s);
     if (o.name == "compare") return run_compare(o);
     if (o.name == "ops") return run_ops(o);
@@ -560,6 +586,7 @@ int run(Options& o) {
     for (const int64_t batch : o.batch_sizes)
         o.common.engine.max_num_seqs = std::max(o.common.engine.max_num_seqs, batch);
     install_interrupt_handler();
+    if (o.name == "spec") return run_spec(o);
     Result<std::unique_ptr<Engine>> engine = Engine::create(o.common.engine);
     if (!engine.ok()) return fail(engine.status());
     if (o.common.progress) std::fprintf(stderr, "%s\n", engine.value()->description().c_str());
@@ -572,13 +599,11 @@ int run(Options& o) {
 Run add_bench(CLI::App& root) {
     auto o = std::make_shared<Options>();
     CLI::App* app = root.add_subcommand("bench",
-                                        "Measures throughput, latency, prefill, decode or single "
-                                        "ops; JSON Lines records on stdout");
-    app->add_option(
-           "name",
-           o->name,
-           "throughput, latency, prefill, decode, ops, or compare OLD NEW (spec, serve, ve: not in "
-           "this version)")
+                                        "Measures throughput, latency, prefill, decode, drafts or "
+                                        "single ops; JSON Lines records on stdout");
+    app->add_option("name",
+                    o->name,
+                    "throughput, latency, prefill, decode, spec, ops, or compare OLD NEW")
         ->required();
     app->add_option("files", o->files, "compare: two files of records; exit 1 if NEW is worse");
     app->add_option("--limit", o->compare.limit, "compare: change that is flagged")
@@ -608,7 +633,7 @@ Run add_bench(CLI::App& root) {
         ->capture_default_str();
     app->add_option("--num-prompts",
                     o->num_prompts,
-                    "throughput: requests of a repetition (0 = four times the batch)")
+                    "throughput: spec too: requests of a repetition (0 = four times the batch)")
         ->check(CLI::NonNegativeNumber);
     app->add_option("--context", o->context, "prefill, decode: prompt tokens")
         ->check(CLI::PositiveNumber)
@@ -642,6 +667,13 @@ Run add_bench(CLI::App& root) {
         ->capture_default_str();
     app->add_option("--seed", o->seed, "Of the prompts and of sampling")->capture_default_str();
     app->add_option("--temperature", o->temperature, "0: greedy")->capture_default_str();
+    app->add_option("--prompts",
+                    o->prompts,
+                    "spec: JSON Lines with \"messages\" to ask (default: a dozen questions)");
+    app->add_option("--force-accept",
+                    o->force_accept,
+                    "spec: this many drafts of a round stand whatever the model says; speed only")
+        ->check(CLI::NonNegativeNumber);
     app->add_option("--tag", o->tag, "Name of the series the records belong to");
     app->add_option("--note", o->note, "Free text in the records");
     app->add_option("--append", o->append, "Append the records to this file too");

@@ -140,14 +140,27 @@ void add_engine_options(CLI::App& app, CommonOptions& o) {
     app.add_option("--nextn",
                    e.nextn,
                    "Draft tokens that a step verifies per sequence, 0 to the checkpoint's "
-                   "dspark_block_size (DEEPINFER_USE_NEXTN_DECODE)")
+                   "dspark_block_size, which is the default (DEEPINFER_USE_NEXTN_DECODE)");
+    app.add_option("--varlen",
+                   e.varlen,
+                   "0 or 1: as many drafts as confidences and measured costs say "
+                   "(DEEPINFER_ENABLE_MTP_VARLEN)")
         ->capture_default_str();
     app.add_option(
-        "--varlen",
-        e.varlen,
-        "0 or 1: verify length per request (DEEPINFER_ENABLE_MTP_VARLEN; this version: 0)");
+        "--spec-sampling",
+        e.spec_sampling,
+        "Which drafts stand: coupled (the tokens of decoding without drafts; default), or, "
+        "without --batch-invariant, rejection, argmax, block (DEEPINFER_SPEC_SAMPLING)");
     app.add_option(
-        "--spec-sampling", e.spec_sampling, "Acceptance rule of drafts (this version: coupled)");
+           "--spec-budget", e.spec_budget, "varlen: model, full, or threshold:x by survival")
+        ->capture_default_str();
+    app.add_option("--spec-auto-off",
+                   e.spec_auto_off,
+                   "0 or 1: stop drafting where it makes decoding slower")
+        ->capture_default_str();
+    app.add_option("--spec-calibration",
+                   e.spec_calibration,
+                   "File that keeps the calibration of the drafts' confidences");
     app.add_option("--truncation",
                    e.truncation,
                    "Prompt rows of the decoder half: off, compact (the last --keep-tokens rows, an "

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -49,8 +50,26 @@ struct EngineConfig {
     double age_s = 30;     ///< a waiting request rises one priority class every age_s seconds
     std::string step_log;  ///< append one JSON line a step to this file; "" = off
 
-    // Speculation: a step verifies drafts of the checkpoint's DSpark stages. Outputs are the same.
-    int nextn = 0;  ///< drafts a step verifies per sequence, 0 (none) to dspark_block_size
+    // Speculation: a step verifies drafts of the checkpoint's DSpark stages. Outputs are the same
+    // (spec_sampling coupled), or have the same distribution.
+    /// Drafts a step verifies per sequence, 0 (none) to the checkpoint's dspark_block_size. The
+    /// default is the latter if checkpoint and backend can draft, else 0.
+    int nextn = kNextnOfCheckpoint;
+    static constexpr int kNextnOfCheckpoint = std::numeric_limits<int>::min();
+    bool varlen = false;  ///< verify as many as confidences and measured costs say, at most nextn
+    /// Which drafts stand. "coupled" (or ""): those that the model itself would have sampled,
+    /// bitwise the output without drafts; "rejection", "argmax", "block": by chance, the model's
+    /// distribution but not the same tokens, so not with batch_invariant.
+    std::string spec_sampling;
+    /// varlen: "model" (most expected tokens per time), "full" (all), "threshold:0.3" (those that
+    /// survive with at least that chance).
+    std::string spec_budget = "model";
+    bool spec_auto_off =
+        true;  ///< stop drafting where measured tokens per second are lower with it
+    std::string spec_calibration;  ///< file that keeps the confidences' calibration; "" = none
+    /// Benchmarks only: this many drafts of a round stand whatever the model says (−1: off).
+    /// Outputs are then meaningless.
+    double spec_forced_acceptance = -1;
 
     /// Prompt rows of the layers above the last kv source ("off", "compact", "exact"; "" = exact
     /// with batch_invariant, else off). `exact` leaves out what no later token depends on and keeps
@@ -67,8 +86,6 @@ struct EngineConfig {
     std::string replay;
 
     // Switches of later versions: anything but the neutral value is refused by name.
-    bool varlen = false;         ///< neutral false
-    std::string spec_sampling;   ///< neutral "" or "coupled"
     int ep = 1, dp = 1, cp = 1;  ///< neutral 1
     int64_t extra_experts = 0;   ///< neutral 0
 

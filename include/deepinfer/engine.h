@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "deepinfer/config.h"
 #include "deepinfer/request.h"
@@ -23,6 +24,38 @@
 #include "deepinfer/tokenizer.h"
 
 namespace deepinfer {
+
+/// How drafts fared (all zero without speculation). A round = one sequence's verification of drafts
+/// in one step. Vectors are by position in the block.
+struct SpecStats {
+    int64_t rounds = 0;
+    int64_t proposed = 0;  ///< drafts made
+    int64_t verified = 0;  ///< of those, given rows of a step
+    int64_t accepted = 0;  ///< of those, kept; verified − accepted rows were wasted
+    int64_t bonus = 0;  ///< the model's own token of a round; a round ended by a stop id has none
+    std::vector<int64_t> proposed_at, verified_at, accepted_at;
+    std::vector<float> temperature, bias;  ///< calibration in use
+    /// Of the estimated chance that drafts 0 … k all survive: expected calibration error (20 bins)
+    /// before and after calibration, area under the ROC curve, Brier score.
+    std::vector<double> ece_raw, ece, auroc, brier;
+    double predicted_tokens = 0;  ///< what the estimates promised; compare accepted + rounds
+    int64_t budget_steps = 0;     ///< steps whose number of drafts the cost model chose
+    int64_t budget_drafts = 0;    ///< the sum of what it chose
+    int64_t steps_with = 0, steps_without = 0;  ///< steps with decodes, with and without drafts
+    int64_t switched_off = 0;  ///< times drafts were turned off because they did not pay
+    int64_t draft_us = 0;      ///< time spent drafting (a part of step_us)
+
+    /// Tokens per round, the model's own included.
+    double acceptance_length() const;
+    double draft_tokens_per_proposal() const;
+    /// Σ(accepted + 1) / Σ(verified + 1)
+    double verify_rate() const;
+    /// Share of the verified drafts at position k (0-based) that were accepted, all before
+    /// included.
+    double accept_rate(size_t k) const;
+    /// The same among those whose predecessor was accepted.
+    double conditional_acceptance(size_t k) const;
+};
 
 /// Counters since start, and the state now. Times are sums in microseconds.
 struct EngineStats {
@@ -47,6 +80,7 @@ struct EngineStats {
     int64_t commit_us = 0;  ///< results, text, callbacks
     int64_t step_us = 0;    ///< executor: forward and sampling
     int64_t sample_us = 0;  ///< of which sampling
+    SpecStats spec;
 };
 
 /// Facts of the loaded checkpoint.

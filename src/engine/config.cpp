@@ -7,6 +7,8 @@
 
 #include "base/env_flags.h"
 #include "engine/json_text.h"
+#include "engine/spec_planner.h"
+#include "engine/spec_rule.h"
 
 namespace deepinfer {
 namespace {
@@ -82,6 +84,32 @@ Status check_replay(const EngineConfig& c) {
     return {};
 }
 
+/// What can be told of speculation without a checkpoint.
+Status check_speculation(const EngineConfig& c) {
+    const std::optional<SpecRule> rule = parse_spec_rule(c.spec_sampling);
+    if (!rule) {
+        return bad("spec_sampling (DEEPINFER_SPEC_SAMPLING)",
+                   "'" + c.spec_sampling + "'",
+                   "coupled, rejection, argmax or block");
+    }
+    if (*rule != SpecRule::kCoupled && c.batch_invariant) {
+        return bad(
+            "spec_sampling (DEEPINFER_SPEC_SAMPLING)",
+            "'" + c.spec_sampling + "'",
+            "coupled with batch_invariant 1 (DEEPINFER_BATCH_INVARIANT): the other rules keep "
+            "the distribution, not the tokens");
+    }
+    const Result<SpecOptions> budget = parse_spec_budget(c.spec_budget);
+    if (!budget.ok()) return budget.status();
+    if (!(c.spec_forced_acceptance == -1 ||
+          (c.spec_forced_acceptance >= 0 && c.spec_forced_acceptance <= 64))) {
+        return bad("spec_forced_acceptance",
+                   json_number(c.spec_forced_acceptance),
+                   "-1 (off) or 0 to nextn drafts");
+    }
+    return {};
+}
+
 }  // namespace
 
 Result<EngineConfig> EngineConfig::from_environment() {
@@ -132,16 +160,7 @@ Status EngineConfig::validate() const {
         return bad("age_s", json_number(age_s), "a positive number of seconds");
     }
 
-    if (varlen) return later("varlen (DEEPINFER_ENABLE_MTP_VARLEN)", "1", "0");
-    if (!spec_sampling.empty() && spec_sampling != "coupled") {
-        if (spec_sampling != "rejection" && spec_sampling != "block") {
-            return bad("spec_sampling (DEEPINFER_SPEC_SAMPLING)",
-                       "'" + spec_sampling + "'",
-                       "coupled, rejection or block");
-        }
-        return later(
-            "spec_sampling (DEEPINFER_SPEC_SAMPLING)", "'" + spec_sampling + "'", "coupled");
-    }
+    DI_RETURN_IF_ERROR(check_speculation(*this));
     DI_RETURN_IF_ERROR(check_replay(*this));
     if (ep != 1) return later("ep", std::to_string(ep), "1");
     if (dp != 1) return later("dp", std::to_string(dp), "1");
@@ -165,8 +184,16 @@ std::string EngineConfig::to_json() const {
     j.integer("max_logit_rows", max_logit_rows).boolean("prefix_caching", prefix_caching);
     j.boolean("async_scheduling", async_scheduling).boolean("batch_invariant", batch_invariant);
     j.integer("long_prefill_token_threshold", long_prefill_token_threshold).number("age_s", age_s);
-    j.text("step_log", step_log).integer("nextn", nextn).boolean("varlen", varlen);
-    j.text("spec_sampling", spec_sampling).text("truncation", truncation);
+    j.text("step_log", step_log);
+    if (nextn == kNextnOfCheckpoint) {
+        j.text("nextn", "of the checkpoint");
+    } else {
+        j.integer("nextn", nextn);
+    }
+    j.boolean("varlen", varlen);
+    j.text("spec_sampling", spec_sampling).text("spec_budget", spec_budget);
+    j.boolean("spec_auto_off", spec_auto_off).text("spec_calibration", spec_calibration);
+    j.number("spec_forced_acceptance", spec_forced_acceptance).text("truncation", truncation);
     j.integer("keep_tokens", keep_tokens)
         .text("replay", replay)
         .integer("ep", ep)

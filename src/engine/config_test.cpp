@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 
 namespace deepinfer {
@@ -54,9 +55,7 @@ TEST(EngineConfig, LaterSwitchesAreRefusedByName) {
         const char* value;
         const char* said;
     };
-    for (const Row& row : {Row{"DEEPINFER_ENABLE_MTP_VARLEN", "1", "varlen"},
-                           Row{"DEEPINFER_SPEC_SAMPLING", "block", "spec_sampling"},
-                           Row{"DEEPINFER_OVERRIDE_NUM_EXTRA_EXPERTS", "32", "extra experts"}}) {
+    for (const Row& row : {Row{"DEEPINFER_OVERRIDE_NUM_EXTRA_EXPERTS", "32", "extra experts"}}) {
         const ScopedEnv env(row.name, row.value);
         const Result<EngineConfig> config = EngineConfig::from_environment();
         ASSERT_TRUE(config.ok()) << row.name;
@@ -67,6 +66,55 @@ TEST(EngineConfig, LaterSwitchesAreRefusedByName) {
     }
     const ScopedEnv blocking("DEEPINFER_LAUNCH_BLOCKING", "1");
     EXPECT_EQ(EngineConfig::from_environment().status().code(), StatusCode::kUnimplemented);
+}
+
+TEST(EngineConfig, SpeculationSwitches) {
+    const auto said = [](auto change) {
+        EngineConfig c;
+        change(c);
+        const Status s = c.validate();
+        return s.ok() ? std::string("ok") : s.message();
+    };
+    for (const char* rule : {"rejection", "argmax", "block"}) {
+        EXPECT_EQ(said([&](EngineConfig& c) {
+                      c.spec_sampling = rule;
+                      c.batch_invariant = false;
+                  }),
+                  "ok");
+        const std::string refused = said([&](EngineConfig& c) { c.spec_sampling = rule; });
+        EXPECT_NE(refused.find(rule), std::string::npos) << refused;
+        EXPECT_NE(refused.find("DEEPINFER_BATCH_INVARIANT"), std::string::npos) << refused;
+    }
+    EXPECT_EQ(said([](EngineConfig& c) { c.varlen = true; }), "ok");
+    for (const char* budget : {"model", "full", "threshold:0.25", "threshold:1"}) {
+        EXPECT_EQ(said([&](EngineConfig& c) { c.spec_budget = budget; }), "ok");
+    }
+    for (const char* budget : {"",
+                               "some",
+                               "threshold",
+                               "threshold:",
+                               "threshold:0",
+                               "threshold:2",
+                               "threshold:nan",
+                               "threshold:0.5x"}) {
+        EXPECT_NE(said([&](EngineConfig& c) { c.spec_budget = budget; }).find("spec_budget"),
+                  std::string::npos)
+            << budget;
+    }
+    for (const double forced : {-2.0, -0.5, 65.0, std::nan("")}) {
+        EXPECT_NE(said([&](EngineConfig& c) {
+                      c.spec_forced_acceptance = forced;
+                  }).find("spec_forced_acceptance"),
+                  std::string::npos);
+    }
+    const ScopedEnv nextn("DEEPINFER_USE_NEXTN_DECODE", "5");
+    const ScopedEnv varlen("DEEPINFER_ENABLE_MTP_VARLEN", "1");
+    const ScopedEnv rule("DEEPINFER_SPEC_SAMPLING", "block");
+    const Result<EngineConfig> c = EngineConfig::from_environment();
+    ASSERT_TRUE(c.ok());
+    EXPECT_EQ(c->nextn, 5);
+    EXPECT_TRUE(c->varlen);
+    EXPECT_EQ(c->spec_sampling, "block");
 }
 
 TEST(EngineConfig, NeutralValuesAreAccepted) {

@@ -17,23 +17,60 @@ bool takes_argmax(const RowPlan& p) {
 
 }  // namespace
 
+void Proposal::keep(size_t count) {
+    if (count >= tokens.size()) return;
+    tokens.resize(count);
+    confidence.resize(count);
+    if (!q.empty()) q.resize(count);
+}
+
+DraftProposer::DraftProposer(DeepseekV41& model,
+                             const CacheView& cache,
+                             const Sampler& sampler,
+                             SpecRule rule,
+                             int nextn,
+                             int32_t eos)
+    : model_(model), cache_(cache), sampler_(sampler), rule_(rule), nextn_(nextn), eos_(eos) {}
+
+int32_t DraftProposer::choose_one(
+    int k, const SlotState& state, const float* logits, SamplerWorkspace& ws, Proposal* out) const {
+    RowPlan plan = *state.plan;
+    plan.has_logprobs = false;
+    const bool by_noise = rule_ == SpecRule::kCoupled || plan.greedy;
+    if (rule_ == SpecRule::kArgmax) {
+        plan.greedy = true;
+        plan.truncation = Truncation();
+    }
+    SampleRow row = state.sample_row(logits, k);
+    row.plan = &plan;
+    if (by_noise || rule_ == SpecRule::kArgmax) {
+        const SampleResult r = sampler_.sample(row, ws);
+        const int32_t token = r.empty_mask ? 0 : r.token;  // any id: it will be refused
+        if (!by_noise) out->q.push_back(Distribution::point(token));
+        return token;
+    }
+    Distribution q = sampler_.distribution(row, ws);
+    if (q.empty()) q = Distribution::point(0);
+    const int32_t token = q.draw(named_uniform(
+        state.seed, row.position, NoiseStream::kDraft, state.index, static_cast<uint32_t>(k) + 1));
+    out->q.push_back(std::move(q));
+    return token;
+}
+
 void DraftProposer::choose(int k,
                            const Tensor& logits,
                            Tensor tokens,
-                           const std::vector<Job>& jobs) {
+                           const std::vector<Job>& jobs,
+                           std::vector<Proposal>* out) {
     Backend& backend = model_.backend();
     const float* rows = logits_.read(backend, logits);
     chosen_.resize(jobs.size());
     for_rows(backend, static_cast<int64_t>(jobs.size()), [&](int64_t i, SamplerWorkspace& ws) {
-        SlotState& state = *jobs[static_cast<size_t>(i)].state;
-        RowPlan plan = *state.plan;
-        plan.has_logprobs = false;
-        SampleRow row = state.sample_row(rows + i * sampler_.vocab(), k);
-        row.plan = &plan;
-        const SampleResult r = sampler_.sample(row, ws);
-        const int32_t token = r.empty_mask ? 0 : r.token;  // any id: it will be refused
+        const size_t at = static_cast<size_t>(i);
+        SlotState& state = *jobs[at].state;
+        const int32_t token = choose_one(k, state, rows + i * sampler_.vocab(), ws, &(*out)[at]);
         state.history.append(token);
-        chosen_[static_cast<size_t>(i)] = token;
+        chosen_[at] = token;
     });
     Device& device = backend.device();
     device.copy_to_device(
@@ -56,7 +93,7 @@ std::vector<Proposal> DraftProposer::propose(const std::vector<Job>& jobs) {
     DraftChooser chooser;
     if (!argmax) {
         chooser = [&](int k, const Tensor& logits, Tensor tokens) {
-            choose(k, logits, tokens, jobs);
+            choose(k, logits, tokens, jobs, &out);
         };
     }
     const DraftResult result = model_.draft(batch, cache_, chooser);
@@ -76,11 +113,23 @@ std::vector<Proposal> DraftProposer::propose(const std::vector<Job>& jobs) {
             p.confidence.push_back(confidence[k * n + i]);
             if (job.state->stops_at(p.tokens.back(), eos_)) break;
         }
-        if (override_) override_(*job.state, &p);
-        DI_CHECK_LE(p.tokens.size(), p.confidence.size());
-        p.confidence.resize(p.tokens.size());
+        if (!p.q.empty()) p.q.resize(p.tokens.size());
+        if (override_) replace(*job.state, &p);
     }
     return out;
+}
+
+void DraftProposer::replace(const SlotState& state, Proposal* p) const {
+    const std::vector<int32_t> own = p->tokens;
+    override_(state, p);
+    DI_CHECK_LE(p->tokens.size(), own.size());
+    p->confidence.resize(p->tokens.size());
+    if (p->q.empty()) return;
+    p->q.resize(p->tokens.size());
+    for (size_t k = 0; k < p->tokens.size(); ++k) {
+        // Whoever replaced it did not draw it.
+        if (p->tokens[k] != own[k]) p->q[k] = Distribution::point(p->tokens[k]);
+    }
 }
 
 }  // namespace deepinfer

@@ -8,6 +8,7 @@
 
 #include "engine/host_logits.h"
 #include "engine/slot_state.h"
+#include "engine/spec_rule.h"
 #include "model/deepseek_v41.h"
 #include "sampler/sampler.h"
 
@@ -17,10 +18,15 @@ namespace deepinfer {
 struct Proposal {
     std::vector<int32_t> tokens;
     std::vector<float> confidence;  ///< raw logits, one per token
+    /// What each token was drawn from; empty where verification does not ask (coupled, greedy).
+    std::vector<Distribution> q;
+
+    /// Keeps the first `count`.
+    void keep(size_t count);
 };
 
 /// Tests and benchmarks: looks at a sequence and may change what is proposed for it. The number of
-/// tokens may shrink, never grow beyond the confidences.
+/// tokens may shrink, never grow.
 using DraftOverride = std::function<void(const SlotState&, Proposal*)>;
 
 class DraftProposer {
@@ -33,24 +39,40 @@ class DraftProposer {
     };
 
     /// All outlive it. `nextn`: proposals per sequence; `eos`: nothing is proposed behind it.
-    DraftProposer(
-        DeepseekV41& model, const CacheView& cache, const Sampler& sampler, int nextn, int32_t eos)
-        : model_(model), cache_(cache), sampler_(sampler), nextn_(nextn), eos_(eos) {}
+    DraftProposer(DeepseekV41& model,
+                  const CacheView& cache,
+                  const Sampler& sampler,
+                  SpecRule rule,
+                  int nextn,
+                  int32_t eos);
 
-    /// One proposal per job. A sequence's drafts never depend on the others.
-    ///
-    /// Coupled: a draft is drawn as the target will draw at its position (same noise, same masks by
-    /// id, bias and penalties), so that both choose alike where their logits do.
+    /// One proposal per job. A sequence's drafts never depend on the others. Masks by id, bias,
+    /// penalties, temperature and truncation are those of the request.
+    ///   coupled, greedy   drawn with the noise that the target will draw with at that position, so
+    ///                     that both choose alike where their logits do
+    ///   rejection, block  drawn from q with noise of its own
+    ///   argmax            the likeliest token
     std::vector<Proposal> propose(const std::vector<Job>& jobs);
 
     void set_override(DraftOverride f) { override_ = std::move(f); }
 
   private:
-    void choose(int k, const Tensor& logits, Tensor tokens, const std::vector<Job>& jobs);
+    void choose(int k,
+                const Tensor& logits,
+                Tensor tokens,
+                const std::vector<Job>& jobs,
+                std::vector<Proposal>* out);
+    int32_t choose_one(int k,
+                       const SlotState& state,
+                       const float* logits,
+                       SamplerWorkspace& workspace,
+                       Proposal* out) const;
+    void replace(const SlotState& state, Proposal* p) const;
 
     DeepseekV41& model_;
     const CacheView& cache_;
     const Sampler& sampler_;
+    SpecRule rule_;
     int nextn_;
     int32_t eos_;
     DraftOverride override_;

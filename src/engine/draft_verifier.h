@@ -3,10 +3,11 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
+#include "engine/draft_proposer.h"
 #include "engine/slot_state.h"
+#include "engine/spec_rule.h"
 #include "engine/step_plan.h"
 #include "sampler/sampler.h"
 
@@ -15,24 +16,38 @@ namespace deepinfer {
 class DraftVerifier {
   public:
     struct Job {
-        SlotState* state = nullptr;     ///< takes the tokens
-        const float* logits = nullptr;  ///< [1 + drafts, V]
-        std::span<const int32_t> drafts;
-        const RowMask* mask = nullptr;  ///< null: unconstrained
-        ChunkResult* out = nullptr;     ///< tokens, empty_mask, num_accepted and bonus are set
+        SlotState* state = nullptr;        ///< takes the tokens
+        const float* logits = nullptr;     ///< [1 + drafts, V]
+        const Proposal* drafts = nullptr;  ///< those that have rows
+        const RowMask* mask = nullptr;     ///< null: unconstrained
+        ChunkResult* out = nullptr;        ///< tokens, empty_mask, num_accepted and bonus are set
     };
 
     /// `sampler` outlives it. `eos`: a token behind which nothing is sampled.
-    DraftVerifier(const Sampler& sampler, int32_t eos) : sampler_(sampler), eos_(eos) {}
+    DraftVerifier(const Sampler& sampler, SpecRule rule, int32_t eos)
+        : sampler_(sampler), rule_(rule), eos_(eos) {}
 
-    /// Coupled: every row is sampled as without drafts; a draft is accepted iff it is the very
-    /// token its row gives. So the tokens are those of decoding one by one, whoever drafted.
-    /// Different jobs may run on different threads.
+    /// Coupled, and every greedy row: sampled as without drafts; a draft is accepted iff it is the
+    /// very token its row gives. So the tokens are those of decoding one by one, whoever drafted.
+    /// The other rules keep the distribution (sampler/draft_rules.h). Different jobs may run on
+    /// different threads.
     void run(const Job& job, SamplerWorkspace& workspace) const;
 
+    /// Benchmarks: that many drafts of a round stand, whatever the target says (−1: off). The
+    /// outputs are then nobody's. A fraction is spread over the rounds.
+    void force_acceptance(double drafts) { forced_ = drafts; }
+
   private:
+    SampleRow row(const Job& job, size_t j, int64_t ahead) const;
+    void run_coupled(const Job& job, SamplerWorkspace& workspace) const;
+    void run_rule(const Job& job, SamplerWorkspace& workspace) const;
+    void run_forced(const Job& job, SamplerWorkspace& workspace) const;
+    void emit(const Job& job, const SampleResult& r) const;
+
     const Sampler& sampler_;
+    SpecRule rule_;
     int32_t eos_;
+    double forced_ = -1;
 };
 
 }  // namespace deepinfer

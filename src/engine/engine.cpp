@@ -6,6 +6,7 @@
 #include "deepinfer/engine.h"
 
 #include <condition_variable>
+#include <cstdio>
 #include <mutex>
 #include <thread>
 
@@ -68,6 +69,13 @@ void Engine::Impl::publish() {
     now.uncut_prompts = s.stats().uncut_prompts;
     now.preemptions = s.stats().preemptions;
     now.finished_requests = delivery->num_finished();
+    // Some thousand additions: not after every step.
+    if (parts->spec != nullptr) {
+        if (now.steps % 32 == 0 || !parts->scheduler->has_unfinished()) {
+            parts->spec->fill(&sums.spec);
+        }
+        now.spec = sums.spec;
+    }
     const std::lock_guard<std::mutex> lock(mutex);
     unfinished -= now.finished_requests - snapshot.finished_requests;
     snapshot = now;
@@ -109,6 +117,8 @@ void Engine::Impl::run() {
         publish();
     }
     publish();
+    const Status saved = parts->save_calibration();
+    if (!saved.ok()) std::fprintf(stderr, "deepinfer: %s\n", saved.message().c_str());
 }
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

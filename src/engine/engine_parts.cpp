@@ -1,11 +1,14 @@
 #include "engine/engine_parts.h"
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
 #include "engine/kv_block_space.h"
 #include "engine/plain_block_space.h"
+#include "engine/step_costs_measure.h"
 #include "tensor/quant_block.h"
 #include "tokenizer/engram_token_map.h"
 
@@ -96,8 +99,11 @@ SchedulerConfig scheduler_config(const EngineConfig& c, const ModelConfig& m) {
     return s;
 }
 
-Status resolve_drafts(const ModelConfig& m, EngineConfig* c) {
+Status resolve_drafts(const ModelConfig& m, bool can_draft, EngineConfig* c) {
     const int64_t block = m.num_nextn_predict_layers > 0 ? m.dspark_block_size : 0;
+    if (c->nextn == EngineConfig::kNextnOfCheckpoint) {
+        c->nextn = can_draft ? static_cast<int>(block) : 0;
+    }
     if (c->nextn >= 0 && c->nextn <= block) return {};
     const std::string found = "nextn (DEEPINFER_USE_NEXTN_DECODE) is " + std::to_string(c->nextn);
     if (block == 0) return bad(found + ", expected 0: the checkpoint has no draft stages");
@@ -157,7 +163,7 @@ Status resolve_replay(const ModelConfig& m, EngineConfig* c) {
     return {};
 }
 
-Result<PoolSizes> resolve_limits(const ModelConfig& m, EngineConfig* c) {
+Result<PoolSizes> resolve_limits(const ModelConfig& m, bool can_draft, EngineConfig* c) {
     for (const int64_t l : m.kv_source_layer_ids) {
         if (c->block_tokens % m.ratio(l) != 0) {
             return bad("block_tokens is " + std::to_string(c->block_tokens) +
@@ -165,7 +171,7 @@ Result<PoolSizes> resolve_limits(const ModelConfig& m, EngineConfig* c) {
                        std::to_string(m.ratio(l)) + " of layer " + std::to_string(l));
         }
     }
-    DI_RETURN_IF_ERROR(resolve_drafts(m, c));
+    DI_RETURN_IF_ERROR(resolve_drafts(m, can_draft, c));
     if (c->max_logit_rows == 0) {
         c->max_logit_rows = std::max<int64_t>(c->max_num_seqs * (1 + c->nextn), 64);
     }
@@ -241,7 +247,7 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineConfig& reque
     }
 
     DI_RETURN_IF_ERROR(resolve_replay(m, &c));
-    const Result<PoolSizes> sizes = resolve_limits(m, &c);
+    const Result<PoolSizes> sizes = resolve_limits(m, parts->backend->ops().runs_drafts(), &c);
     if (!sizes.ok()) return sizes.status();
     ModelLimits limits;
     limits.max_rows = c.max_num_batched_tokens;
@@ -270,14 +276,24 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineConfig& reque
     parts->blocks = make_block_space(c, sizes.value().num_blocks);
     SchedulerConfig scheduling = scheduler_config(c, m);
     scheduling.force_preempt = hooks.force_preempt;
+    if (c.nextn > 0) {
+        DI_RETURN_IF_ERROR(parts->make_spec_planner());
+        scheduling.spec = parts->spec.get();
+    }
     parts->scheduler = std::make_unique<Scheduler>(scheduling, *parts->blocks, parts->clock);
     ModelRunner::Options running;
     running.eos_token_id = static_cast<int32_t>(m.eos_token_id);
     running.lookback = scheduling.lookback;
     running.nextn = c.nextn;
+    running.rule = *parse_spec_rule(c.spec_sampling);
     parts->runner =
         std::make_unique<ModelRunner>(*parts->model, parts->cache->view(), running, parts->clock);
     parts->runner->set_draft_override(hooks.drafts);
+    parts->runner->force_acceptance(c.spec_forced_acceptance);
+    if (parts->spec != nullptr && c.varlen && c.spec_budget == "model") {
+        measure_step_costs(
+            *parts->model, parts->cache->view(), parts->clock, &parts->spec->costs());
+    }
     parts->executor = parts->runner.get();
     if (c.async_scheduling) {
         parts->threaded = make_threaded_executor(*parts->runner);
@@ -292,6 +308,36 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineConfig& reque
     parts->info.eos_token_id = static_cast<int32_t>(m.eos_token_id);
     parts->image_token_id = static_cast<int32_t>(m.image_token_id);
     return parts;
+}
+
+/// Name of what a calibration belongs to: the checkpoint's shape and its draft weights' place.
+std::string EngineParts::model_id() const {
+    std::ifstream file(config.model_dir + "/config.json", std::ios::binary);
+    const std::string config_text((std::istreambuf_iterator<char>(file)),
+                                  std::istreambuf_iterator<char>());
+    const CacheKey id = salt_id("draft calibration", config_text, std::to_string(config.nextn));
+    std::string hex;
+    for (const uint8_t byte : id) {
+        constexpr char kDigits[] = "0123456789abcdef";
+        hex += kDigits[byte >> 4];
+        hex += kDigits[byte & 15];
+    }
+    return hex;
+}
+
+Status EngineParts::make_spec_planner() {
+    SpecOptions options = parse_spec_budget(config.spec_budget).value();
+    options.nextn = config.nextn;
+    options.varlen = config.varlen;
+    options.auto_off = config.spec_auto_off;
+    spec = std::make_unique<SpecPlanner>(options);
+    if (config.spec_calibration.empty()) return {};
+    return spec->calibration().load(config.spec_calibration, model_id());
+}
+
+Status EngineParts::save_calibration() const {
+    if (spec == nullptr || config.spec_calibration.empty()) return {};
+    return spec->calibration().save(config.spec_calibration, model_id());
 }
 
 std::string EngineParts::description() const {
@@ -311,6 +357,12 @@ std::string EngineParts::description() const {
          mib(config.max_num_seqs * model->cache_geometry().slot_bytes()) + "\n";
     s += "limits   " + std::to_string(config.max_model_len) + " tokens a sequence, " +
          std::to_string(config.max_num_batched_tokens) + " rows a step\n";
+    if (config.nextn > 0) {
+        s += "drafts   " + std::to_string(config.nextn) + " a sequence and step, " +
+             (config.spec_sampling.empty() ? "coupled" : config.spec_sampling) +
+             (config.varlen ? ", as many as pay (" + config.spec_budget + ")" : ", all verified") +
+             "\n";
+    }
     s += "modes    batch_invariant " + std::to_string(config.batch_invariant) +
          ", prefix_caching " + std::to_string(config.prefix_caching) + ", async_scheduling " +
          std::to_string(config.async_scheduling) + ", truncation " + config.truncation +

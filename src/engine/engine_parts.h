@@ -38,6 +38,7 @@ struct EngineParts {
     std::unique_ptr<DeepseekV41> model;
     std::unique_ptr<CacheMemory> cache;
     std::unique_ptr<BlockSpace> blocks;
+    std::unique_ptr<SpecPlanner> spec;  ///< with nextn > 0
     std::unique_ptr<Scheduler> scheduler;
     std::unique_ptr<ModelRunner> runner;
     std::unique_ptr<StepExecutor> threaded;  ///< with async_scheduling
@@ -46,6 +47,12 @@ struct EngineParts {
     static Result<std::unique_ptr<EngineParts>> load(const EngineConfig& config,
                                                      const EngineHooks& hooks = {});
     std::string description() const;
+    /// Writes the calibration file, if one is configured and anything was learnt.
+    Status save_calibration() const;
+
+  private:
+    Status make_spec_planner();
+    std::string model_id() const;
 };
 
 /// Fills in truncation, keep_tokens and replay, and checks keep_tokens against window and block.
@@ -56,8 +63,9 @@ struct PoolSizes {
     int64_t num_blocks = 0;
     int64_t block_bytes = 0;
 };
-/// Fills the zeros of `config` (max_model_len, kv_cache_bytes, max_logit_rows) and checks what
-/// depends on the checkpoint. kInvalidArgument names the option and both numbers.
-Result<PoolSizes> resolve_limits(const ModelConfig& model, EngineConfig* config);
+/// Fills the defaults of `config` (max_model_len, kv_cache_bytes, max_logit_rows, nextn) and checks
+/// what depends on the checkpoint. `can_draft`: the backend has the ops. kInvalidArgument names the
+/// option and both numbers.
+Result<PoolSizes> resolve_limits(const ModelConfig& model, bool can_draft, EngineConfig* config);
 
 }  // namespace deepinfer

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "engine/draft_budget.h"
+#include "engine/draft_calibration.h"
 #include "engine/row_threads.h"
 
 namespace deepinfer {
@@ -17,8 +19,8 @@ ModelRunner::ModelRunner(DeepseekV41& model,
       copier_(model.backend().device(), cache),
       clock_(clock),
       sampler_(model.config().vocab_size, {options.eos_token_id}),
-      proposer_(model, cache, sampler_, options.nextn, options.eos_token_id),
-      verifier_(sampler_, options.eos_token_id) {
+      proposer_(model, cache, sampler_, options.rule, options.nextn, options.eos_token_id),
+      verifier_(sampler_, options.rule, options.eos_token_id) {
     slots_.resize(static_cast<size_t>(cache.num_slots));
 }
 
@@ -47,7 +49,20 @@ void ModelRunner::propose(const StepPlan& plan) {
         o.confidence = drafted[i].confidence;
         proposals_[chunks[i]] = std::move(drafted[i]);
     }
+    trim_proposals(plan);
     result_.draft_us = clock_.now_us() - begin;
+}
+
+/// Keeps what the step's budget allows.
+void ModelRunner::trim_proposals(const StepPlan& plan) {
+    if (plan.draft_budget == kAllDrafts && plan.least_survival <= 0) return;
+    std::vector<std::vector<float>> survivals;
+    for (const Proposal& p : proposals_) {
+        survivals.push_back(survival(p.confidence, plan.draft_scales));
+    }
+    const std::vector<int32_t> counts =
+        allocate_drafts(survivals, plan.draft_budget, plan.least_survival);
+    for (size_t i = 0; i < counts.size(); ++i) proposals_[i].keep(static_cast<size_t>(counts[i]));
 }
 
 Batch ModelRunner::build_batch(const StepPlan& plan) {
@@ -188,7 +203,7 @@ void ModelRunner::sample(const std::vector<SampleJob>& jobs, const std::vector<R
         DraftVerifier::Job v;
         v.state = &slot_of(c);
         v.logits = logits_ + job.logit_row * sampler_.vocab();
-        v.drafts = proposals_[job.chunk].tokens;
+        v.drafts = &proposals_[job.chunk];
         v.out = &result_.chunks[job.chunk];
         if (masks != nullptr) {
             for (const RowMask& m : *masks) {

@@ -26,7 +26,8 @@ class ModelRunner final : public StepExecutor {
     struct Options {
         int32_t eos_token_id = -1;  ///< what min_tokens bans and what ends a sequence
         int lookback = 0;           ///< ids before a chunk that Engram reads
-        int nextn = 0;              ///< drafts per proposal; > 0 needs a model loaded for drafting
+        SpecRule rule = SpecRule::kCoupled;
+        int nextn = 0;  ///< drafts per proposal; > 0 needs a model loaded for drafting
     };
     /// model, cache and clock outlive it.
     ModelRunner(DeepseekV41& model,
@@ -40,6 +41,7 @@ class ModelRunner final : public StepExecutor {
     void launch_sampling(std::vector<RowMask> masks) override;
     StepResult collect() override;
 
+    void force_acceptance(double drafts) { verifier_.force_acceptance(drafts); }
     void set_draft_override(DraftOverride f) { proposer_.set_override(std::move(f)); }
 
   private:
@@ -58,6 +60,7 @@ class ModelRunner final : public StepExecutor {
 
     SlotState& slot_of(const ChunkPlan& c) { return slots_[static_cast<size_t>(c.slot)]; }
     void propose(const StepPlan& plan);
+    void trim_proposals(const StepPlan& plan);
     Batch build_batch(const StepPlan& plan);
     void add_logit_rows(size_t chunk, int32_t first_row, Batch* batch);
     void sample(const std::vector<SampleJob>& jobs, const std::vector<RowMask>* masks);

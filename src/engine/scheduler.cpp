@@ -176,9 +176,9 @@ void Scheduler::add_chunk(Sequence& seq, int64_t rows, StepPlan& plan, Budget& b
     c.prompt_logprobs = seq.spec.sampling->prompt_logprobs.has_value() && seq.num_output() == 0 &&
                         seq.spec.index == 0 && seq.scheduled < seq.prompt_len;
 
-    const int64_t logit_rows = c.prompt_logprobs ? rows : (c.sample ? 1 + drafts : 0);
-    budget.rows -= rows + drafts;
-    plan.num_draft_rows += drafts;
+    const int64_t logit_rows =
+        c.prompt_logprobs ? rows : (c.sample ? 1 : 0);  // drafts': plan_decodes
+    budget.rows -= rows;
     budget.logit_rows -= logit_rows;
     DI_CHECK_GE(budget.rows, 0);
     DI_CHECK_GE(budget.logit_rows, 0);
@@ -327,6 +327,7 @@ void Scheduler::finish_step(const StepResult& result, ScheduleSink& sink) {
     in_flight_.pop_front();
     DI_CHECK_EQ(result.step, plan->step);
     DI_CHECK_EQ(result.chunks.size(), plan->chunks.size());
+    if (config_.spec != nullptr) config_.spec->observe(*plan, result);
     std::vector<uint64_t> ended;
     for (size_t i = 0; i < plan->chunks.size(); ++i) {
         const ChunkPlan& c = plan->chunks[i];

@@ -25,6 +25,7 @@
 #include "engine/clock.h"
 #include "engine/fairness.h"
 #include "engine/sequence.h"
+#include "engine/spec_planner.h"
 #include "engine/step_plan.h"
 #include "engine/waiting_queue.h"
 #include "kvcache/replay.h"
@@ -47,6 +48,8 @@ struct SchedulerConfig {
     int chunk_align = 1;  ///< lcm of the compression ratios: whole groups where it costs nothing
     int lookback = 3;     ///< ids before a chunk that Engram reads
     int nextn = 0;        ///< drafts that a decode verifies at most
+    SpecPlanner* spec =
+        nullptr;  ///< how many each step; null: always nextn. Outlives the scheduler
     /// Tests: sequences that decode and for which this says true are preempted before the step is
     /// planned.
     std::function<bool(uint64_t step, const Sequence&)> force_preempt;
@@ -150,6 +153,11 @@ class Scheduler {
     int64_t most_end(const Sequence& seq, int64_t rows, int64_t drafts) const;
     /// Rows that drafts may take beside the certain rows of this many decodes.
     int64_t spare_for_drafts(int64_t decodes, const Budget& budget) const;
+    /// Asks the planner; returns the rows that drafts may take in this step.
+    int64_t plan_drafts(const std::vector<Sequence*>& ready,
+                        int64_t decodes,
+                        const Budget& budget,
+                        StepPlan& plan) const;
     void start_slot(Sequence& seq, StepPlan& plan);
     bool schedulable(const Sequence& seq) const;
 

@@ -44,7 +44,8 @@ void StepLog::write(const StepPlan& plan,
     j.integer("seqs", static_cast<int64_t>(plan.chunks.size()));
     j.integer("prefill_rows", plan.num_prefill_rows).integer("decode_rows", plan.num_decode_rows);
     j.integer("replay_rows", plan.num_replay_rows).integer("tokens", tokens);
-    j.integer("drafts", drafts).integer("verified", verified).integer("accepted", accepted);
+    j.integer("draft_budget", plan.draft_budget).integer("drafts", drafts);
+    j.integer("verified", verified).integer("accepted", accepted);
     j.integer("skipped_rows", plan.num_skipped_rows);
     j.integer("uncut_prompts", plan.num_uncut_prompts);
     j.integer("admitted", plan.num_admitted).integer("preempted", plan.num_preempted);

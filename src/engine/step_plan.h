@@ -13,6 +13,7 @@
 
 #include "deepinfer/request.h"
 #include "deepinfer/sampling_params.h"
+#include "engine/draft_scale.h"
 
 namespace deepinfer {
 
@@ -84,10 +85,11 @@ struct StepPlan {
     std::vector<SlotStart> starts;
     std::vector<SlotFork> forks;
     std::vector<ChunkPlan> chunks;  ///< in row order
-    /// Drafts verified in this step at most, those that are likeliest accepted first (with the
-    /// survival from draft_temperatures); kAllDrafts: what the chunks say.
+    /// Drafts verified in this step at most: those that likeliest survive (draft_budget.h), by the
+    /// confidences that only the executor knows. kAllDrafts: what the chunks say.
     int64_t draft_budget = kAllDrafts;
-    std::vector<float> draft_temperatures;  ///< [nextn] calibration of the confidences; empty: 1
+    float least_survival = 0;              ///< drafts that survive with less are not verified
+    std::vector<DraftScale> draft_scales;  ///< [nextn] calibration of the confidences
 
     // For logs
     int64_t num_prefill_rows = 0, num_decode_rows = 0, num_replay_rows = 0;

@@ -225,6 +225,45 @@ SampleResult Sampler::sample(const SampleRow& row, SamplerWorkspace& ws) const {
     return result;
 }
 
+Distribution Sampler::distribution(const SampleRow& row,
+                                   SamplerWorkspace& ws,
+                                   int32_t* nan_count) const {
+    const Processed p = process(row, ws);
+    if (nan_count != nullptr) *nan_count = p.nan_count;
+    if (p.scan.argmax < 0) return {};
+    if (p.single) return Distribution::point(p.scan.argmax);
+    Distribution d;
+    std::vector<uint64_t> weights;
+    uint64_t sum = 0;
+    const auto add = [&](int32_t id) {
+        const uint64_t w =
+            sm::weight40(sm::scaled_logit(p.logits[id], p.scan.max, row.plan->inv_temperature));
+        if (w == 0) return;
+        d.ids.push_back(id);
+        weights.push_back(w);
+        sum += w;
+    };
+    if (p.truncated) {
+        std::sort(ws.truncation.ids.begin(), ws.truncation.ids.end());
+        for (const int32_t id : ws.truncation.ids) add(id);
+    } else {
+        for (int64_t id = 0; id < vocab_; ++id) add(static_cast<int32_t>(id));
+    }
+    for (const uint64_t w : weights) {
+        d.p.push_back(static_cast<double>(w) / static_cast<double>(sum));
+    }
+    return d;
+}
+
+SampleResult Sampler::describe(const SampleRow& row, int32_t token, SamplerWorkspace& ws) const {
+    const Processed p = process(row, ws);
+    SampleResult result;
+    result.token = token;
+    result.nan_count = p.nan_count;
+    if (row.plan->has_logprobs) add_logprobs(row, p, ws, &result);
+    return result;
+}
+
 void Sampler::add_logprobs(const SampleRow& row,
                            const Processed& p,
                            SamplerWorkspace& ws,

@@ -14,6 +14,7 @@
 
 #include "base/philox.h"
 #include "deepinfer/sampling_params.h"
+#include "sampler/distribution.h"
 #include "sampler/row_kernels.h"
 #include "sampler/token_history.h"
 #include "sampler/truncation.h"
@@ -85,6 +86,14 @@ class Sampler {
     int64_t vocab() const { return vocab_; }
 
     SampleResult sample(const SampleRow& row, SamplerWorkspace& workspace) const;
+
+    /// The probabilities of what sample() chooses from (one id if greedy; none if empty_mask):
+    /// integer weights over their sum.
+    Distribution distribution(const SampleRow& row,
+                              SamplerWorkspace& workspace,
+                              int32_t* nan_count = nullptr) const;
+    /// As if sample() had chosen `token`: its log-probabilities and the row's NaN count.
+    SampleResult describe(const SampleRow& row, int32_t token, SamplerWorkspace& workspace) const;
 
     /// Ids that sample() may choose from, ascending: for tests and for rules that need the support
     /// of the processed distribution. A greedy row gives its one token.

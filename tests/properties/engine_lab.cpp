@@ -133,6 +133,7 @@ EngineConfig lab_config(const std::string& checkpoint) {
     c.max_num_batched_tokens = 256;
     c.max_model_len = 2048;
     c.kv_cache_bytes = int64_t{32} << 20;
+    c.nextn = 0;  // tests of speculation say how many
     return c;
 }
 

@@ -9,7 +9,7 @@ std::string MatrixCase::name() const {
            std::to_string(threads) + (async ? ", async" : ", plain") + (caching ? ", cached" : "") +
            ", preempt " + std::to_string(preempt) + (kv_cache_bytes > 0 ? ", small pool" : "") +
            (repeat ? ", second run" : "") + ", nextn " + std::to_string(nextn) +
-           (varlen ? ", varlen" : "");
+           (varlen ? ", varlen " + spec_budget : "");
 }
 
 std::vector<Request> matrix_requests(int64_t vocab,
@@ -55,6 +55,7 @@ MatrixResult run_matrix_case(const std::string& checkpoint,
     config.prefix_caching = c.caching;
     config.nextn = c.nextn;
     config.varlen = c.varlen;
+    config.spec_budget = c.spec_budget;
     if (c.kv_cache_bytes > 0) {
         config.kv_cache_bytes = c.kv_cache_bytes;
         config.max_model_len = 0;

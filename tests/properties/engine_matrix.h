@@ -19,6 +19,7 @@ struct MatrixCase {
     int64_t kv_cache_bytes = 0;  ///< 0 = ample
     int nextn = 0;               ///< drafts that a decode verifies
     bool varlen = false;
+    std::string spec_budget = "model";
     bool repeat = false;  ///< run the set twice: the second time prefixes are cached
 
     std::string name() const;

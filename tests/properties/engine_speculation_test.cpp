@@ -2,6 +2,7 @@
 // drafts, whoever drafts, however many, whatever happens around. On the tiny checkpoint `nano`.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <set>
 
 #include "properties/engine_matrix.h"
@@ -100,6 +101,7 @@ TEST(EngineSpeculation, AnyNumberOfRightDraftsAtAnyPosition) {
     const auto expect_plain = [&](int nextn, const DraftOverride& drafts, const std::string& what) {
         EngineConfig c = lab_config("nano");
         c.nextn = nextn;
+        c.spec_auto_off = false;  // rounds are counted
         EngineHooks hooks;
         hooks.drafts = drafts;
         EngineLab lab(c, hooks);
@@ -203,6 +205,111 @@ TEST(EngineSpeculation, FormsHoldForEveryRowAndDeadDraftsEndThem) {
             }
         }
     }
+}
+
+TEST(EngineSpeculation, BudgetsFromTheCostModelChangeNothing) {
+    for (const char* budget : {"model", "threshold:0.4", "full"}) {
+        MatrixCase c;
+        c.nextn = 5;
+        c.varlen = true;
+        c.spec_budget = budget;
+        c.preempt = budget[0] == 'm' ? 0.1 : 0;
+        expect_same(c);
+    }
+}
+
+/// Requests that end by a stop id, a stop string, the length or EOS, with drafts that are right.
+TEST(EngineSpeculation, EndsAreExact) {
+    std::vector<Request> all = drafted_requests(6, 30);
+    std::vector<Completion> plain;
+    {
+        EngineLab lab(lab_config("nano"));
+        const std::vector<Completion> free = lab.run(all);
+        for (size_t i = 0; i < all.size(); ++i) {
+            const std::vector<int32_t>& ids = free[i].choices[0].token_ids;
+            SamplingParams& p = all[i].sampling;
+            const size_t at = 4 + i * 3;
+            if (i % 3 == 0) p.stop_token_ids = {ids[at]};
+            if (i % 3 == 1) {
+                const std::vector<int32_t> piece(ids.begin() + static_cast<int64_t>(at),
+                                                 ids.begin() + static_cast<int64_t>(at) + 2);
+                p.stop = {lab.parts().tokenizer->decode(piece).value()};
+            }
+            if (i % 3 == 2) p.max_tokens = static_cast<int64_t>(at);
+            if (i == 0) p.min_tokens = 9;
+            if (i == 4) p.n = 3;
+        }
+        EngineLab again(lab_config("nano"));
+        plain = again.run(all);
+    }
+    const auto oracle = std::make_shared<const Oracle>(all, plain);
+    for (const int right : {1, 3, 5}) {
+        EngineConfig c = lab_config("nano");
+        c.nextn = 5;
+        EngineHooks hooks;
+        hooks.drafts = right_then_wrong(
+            oracle, [right](const SlotState&) { return right; }, kVocab);
+        EngineLab lab(c, hooks);
+        const std::vector<Completion> done = lab.run(all);
+        for (size_t i = 0; i < all.size(); ++i) {
+            EXPECT_EQ(digest(done[i]), digest(plain[i])) << "request " << i;
+            EXPECT_EQ(done[i].choices[0].text, plain[i].choices[0].text);
+            EXPECT_EQ(done[i].choices[0].finish_reason, plain[i].choices[0].finish_reason);
+            EXPECT_EQ(done[i].usage.completion_tokens, plain[i].usage.completion_tokens);
+        }
+    }
+}
+
+/// The other rules: greedy requests stay bitwise, sampled ones repeat, keep their parameters'
+/// limits, and count their log-probabilities from their own rows.
+TEST(EngineSpeculation, RejectionRulesRepeatAndKeepGreedyRequests) {
+    std::vector<Request> all = drafted_requests(6, 24);
+    for (size_t i = 1; i < all.size(); i += 2) {
+        all[i].sampling.temperature = 1.0;
+        all[i].sampling.top_k = 3;
+        all[i].sampling.frequency_penalty = 0.5;
+        all[i].sampling.logprobs = 4;
+        all[i].sampling.logprob_mode = LogprobMode::kProcessed;
+    }
+    std::vector<Completion> plain;
+    {
+        EngineLab lab(lab_config("nano"));
+        plain = lab.run(all);
+    }
+    std::set<std::string> sampled;
+    for (const char* rule : {"rejection", "argmax", "block"}) {
+        EngineConfig c = lab_config("nano");
+        c.nextn = 4;
+        c.spec_sampling = rule;
+        c.batch_invariant = false;
+        EngineLab first(c), second(c);
+        const std::vector<Completion> a = first.run(all), b = second.run(all);
+        EXPECT_GT(first.scheduler().stats().draft_rows, 0);
+        for (size_t i = 0; i < all.size(); ++i) {
+            EXPECT_EQ(digest(a[i]), digest(b[i])) << rule << ", request " << i;
+            if (i % 2 == 0) {
+                EXPECT_EQ(digest(a[i]), digest(plain[i])) << rule << ", request " << i;
+                continue;
+            }
+            const CompletionChoice& choice = a[i].choices[0];
+            ASSERT_EQ(choice.logprobs.size(), choice.token_ids.size());
+            for (size_t t = 0; t < choice.token_ids.size(); ++t) {
+                const TokenLogprobs& l = choice.logprobs[t];
+                EXPECT_EQ(l.token_id, choice.token_ids[t]);
+                ASSERT_LE(l.top.size(), 3u);  // top_k
+                double sum = 0;
+                bool chosen = false;
+                for (const auto& [id, logprob] : l.top) {
+                    sum += std::exp(logprob);
+                    chosen = chosen || (id == l.token_id && logprob == l.logprob);
+                }
+                EXPECT_NEAR(sum, 1, 1e-9);
+                EXPECT_TRUE(chosen) << rule << " token " << t << " lies outside top_k";
+            }
+            sampled.insert(digest(a[i]));
+        }
+    }
+    EXPECT_GT(sampled.size(), 3u);  // the rules draw differently
 }
 
 }  // namespace

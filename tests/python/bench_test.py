@@ -51,7 +51,7 @@ class Bench(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             kept = Path(folder) / "kept.jsonl"
             [r] = self.bench("decode", "--batch-sizes", "2", "--context", "30", "--warmup-steps", "2", "--settle-s", "0", "--window-steps", "10", "--window-s", "0",
-                             "--windows", "3", "--tag", "t", "--append", str(kept))
+                             "--windows", "3", "--nextn", "0", "--tag", "t", "--append", str(kept))
             self.assertEqual([json.loads(line) for line in kept.read_text().splitlines()], [r])
             self.assertEqual((r["decode_num_requests"], r["windows_measured"], r["context"], r["nextn"], r["yoco_mode"]), (2, 3, 30, 0, "exact"))
             self.assertGreaterEqual(r["window_steps"], 30)

@@ -46,7 +46,9 @@ void FakeExecutor::launch(std::shared_ptr<const StepPlan> plan) {
     }
     std::vector<int32_t> seen;
     drafts_.assign(plan_->chunks.size(), {});
+    budget_left_ = plan_->draft_budget;
     int64_t verified = 0;
+    const int64_t rows_before = rows_run;
     for (size_t i = 0; i < plan_->chunks.size(); ++i) {
         const ChunkPlan& c = plan_->chunks[i];
         if (std::find(seen.begin(), seen.end(), c.slot) != seen.end())
@@ -64,6 +66,9 @@ void FakeExecutor::launch(std::shared_ptr<const StepPlan> plan) {
     }
     if (plan_->draft_budget != kAllDrafts && verified > plan_->draft_budget)
         fail("more drafts than the budget");
+    // As if rows cost time: half a fixed part, and drafting another bit.
+    result_.draft_us = plan_->has_drafts() ? 200 : 0;
+    result_.step_us = result_.draft_us + 1000 + 100 * (rows_run - rows_before);
     if (listener_ && plan_->num_constrained > 0 && plan_->has_drafts()) listener_(drafts());
     if (plan_->num_constrained == 0) {
         done_.push_back(std::move(result_));
@@ -88,7 +93,7 @@ void FakeExecutor::propose(const ChunkPlan& c,
     int64_t count = std::min<int64_t>(c.num_drafts, room - 1);
     uint64_t prefix = slot.prefix.back();
     if (mix(prefix ^ 0xF00Du) % 5 == 0) count /= 2;
-    if (plan_->draft_budget != kAllDrafts) count = std::min(count, plan_->draft_budget);
+    if (plan_->draft_budget != kAllDrafts) count = std::min(count, budget_left_);
     const auto share = static_cast<uint64_t>(shape_.accept_share * 1000);
     for (int64_t k = 0; k < count; ++k) {
         int32_t token = choose(prefix, slot.start.seed, slot.start.index, c.constrained);
@@ -108,9 +113,13 @@ void FakeExecutor::run_chunk(size_t i) {
     if (c.sample && known == slot.start.max_total) return;  // complete since it was planned
     if (start < c.start_pos) fail("a chunk starts before the least it can");
     propose(c, slot, &drafts_[i]);
+    budget_left_ -= static_cast<int64_t>(drafts_[i].size());
     for (const int32_t t : drafts_[i]) append(slot, t);
     r.drafts.num_proposed = r.drafts.num_verified = static_cast<int32_t>(drafts_[i].size());
-    r.drafts.confidence.assign(drafts_[i].size(), 0.5F);
+    for (size_t k = 0; k < drafts_[i].size(); ++k) {
+        r.drafts.confidence.push_back(
+            static_cast<float>(mix(slot.prefix.back() + k) % 1000) / 250.0F - 1);
+    }
     r.num_rows = c.num_rows() + r.drafts.num_verified;
     for (int64_t k = 0; k < r.num_rows; ++k) run_row(c, start, slot, start + k);
     slot.tokens.resize(static_cast<size_t>(known));

@@ -68,6 +68,7 @@ class FakeExecutor final : public StepExecutor {
     std::shared_ptr<const StepPlan> plan_;
     StepResult result_;
     std::vector<std::vector<int32_t>> drafts_;  ///< per chunk
+    int64_t budget_left_ = 0;
     std::deque<StepResult> done_;
 };
 

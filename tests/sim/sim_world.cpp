@@ -37,6 +37,14 @@ SimWorld::SimWorld(const WorldConfig& config) : config_(config), random_(config.
                    cut;
         };
     }
+    if (config.varlen) {
+        SpecOptions o;
+        o.nextn = config.nextn;
+        o.varlen = true;
+        spec_ = std::make_unique<SpecPlanner>(o);
+        spec_->costs().set({{1, 1100.0}, {200, 21000.0}}, {{1, 200.0}, {100, 210.0}});
+        s.spec = spec_.get();
+    }
     scheduler_ = std::make_unique<Scheduler>(s, *blocks_, clock_);
     fake_ = std::make_unique<FakeExecutor>(shape);
     fake_->keep_plans = config.keep_plans;

@@ -35,6 +35,7 @@ struct WorldConfig {
     bool keep_plans = false;
     int nextn = 0;  ///< drafts that a decode verifies
     double accept_share = 0.6;
+    bool varlen = false;  ///< a SpecPlanner decides how many
 };
 
 /// One finished sub-sequence.
@@ -84,6 +85,7 @@ class SimWorld final : public ScheduleSink {
     std::mt19937_64 random_;
     VirtualClock clock_;
     std::unique_ptr<BlockSpace> blocks_;
+    std::unique_ptr<SpecPlanner> spec_;
     std::unique_ptr<Scheduler> scheduler_;
     std::unique_ptr<FakeExecutor> fake_;
     std::unique_ptr<StepExecutor> threaded_;

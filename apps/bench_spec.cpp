@@ -1,0 +1,327 @@
+#include "bench_spec.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <mutex>
+
+#include "bench_record.h"
+#include "command.h"
+#include "deepinfer/engine.h"
+#include "deepinfer/recipe.h"
+
+namespace deepinfer::cli {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+const char* const kQuestions[] = {
+    "What is the capital of France?",
+    "What is your name?",
+    "What is the capital of Japan?",
+    "Who wrote Hamlet?",
+    "What is 7 + 5?",
+    "Say hello.",
+    "How many days are in a week?",
+    "What color is the sky?",
+    "Thank you very much!",
+    "What is the opposite of hot?",
+    "Count from 1 to 10.",
+    "Good morning!",
+};
+
+/// Rendered prompts of a file, or of the built-in questions.
+Result<std::vector<std::vector<int32_t>>> read_prompts(const std::string& path,
+                                                       const Tokenizer& tokenizer) {
+    std::vector<recipe::Conversation> conversations;
+    if (path.empty()) {
+        for (const char* question : kQuestions) {
+            recipe::Conversation c;
+            c.messages.push_back(recipe::Message::user(question));
+            conversations.push_back(std::move(c));
+        }
+    } else {
+        std::ifstream file(path);
+        if (!file) return Status(StatusCode::kNotFound, path + ": cannot be read");
+        int line_number = 0;
+        for (std::string line; std::getline(file, line);) {
+            ++line_number;
+            const json j = json::parse(line, nullptr, false);
+            if (!j.is_object() || !j.contains("messages") || !j["messages"].is_array()) {
+                return Status(StatusCode::kInvalidArgument,
+                              path + " line " + std::to_string(line_number) +
+                                  ": expected an object with \"messages\"");
+            }
+            if (j.contains("tools")) continue;
+            recipe::Conversation c;
+            if (j.contains("thinking") && j["thinking"].is_boolean()) c.thinking = j["thinking"];
+            for (const json& m : j["messages"]) {
+                if (!m.is_object() || !m.contains("role") || !m.contains("content") ||
+                    !m["content"].is_string()) {
+                    return Status(StatusCode::kInvalidArgument,
+                                  path + " line " + std::to_string(line_number) +
+                                      ": a message needs a role and a text");
+                }
+                const std::string text = m["content"];
+                if (m["role"] == "system") {
+                    c.messages.push_back(recipe::Message::system(text));
+                } else if (m["role"] == "assistant") {
+                    c.messages.push_back(recipe::Message::assistant(text));
+                } else {
+                    c.messages.push_back(recipe::Message::user(text));
+                }
+            }
+            conversations.push_back(std::move(c));
+        }
+        if (conversations.empty()) {
+            return Status(StatusCode::kInvalidArgument, path + " holds no conversation");
+        }
+    }
+    std::vector<std::vector<int32_t>> out;
+    for (const recipe::Conversation& c : conversations) {
+        Result<std::vector<int32_t>> ids = recipe::prompt_ids(tokenizer, recipe::encode_prompt(c));
+        if (!ids.ok()) return ids.status();
+        out.push_back(std::move(ids).value());
+    }
+    return out;
+}
+
+struct Run {
+    double elapsed_s = 0;
+    int64_t tokens = 0;
+    Status error;
+    double rate() const { return static_cast<double>(tokens) / elapsed_s; }
+};
+
+/// What SpecStats counted between two moments.
+struct Delta {
+    SpecStats sums;
+
+    void add(const SpecStats& before, const SpecStats& after) {
+        sums.rounds += after.rounds - before.rounds;
+        sums.proposed += after.proposed - before.proposed;
+        sums.verified += after.verified - before.verified;
+        sums.accepted += after.accepted - before.accepted;
+        sums.bonus += after.bonus - before.bonus;
+        sums.predicted_tokens += after.predicted_tokens - before.predicted_tokens;
+        sums.draft_us += after.draft_us - before.draft_us;
+        sums.steps_with += after.steps_with - before.steps_with;
+        sums.steps_without += after.steps_without - before.steps_without;
+        add_each(before.proposed_at, after.proposed_at, &sums.proposed_at);
+        add_each(before.verified_at, after.verified_at, &sums.verified_at);
+        add_each(before.accepted_at, after.accepted_at, &sums.accepted_at);
+    }
+
+  private:
+    static void add_each(const std::vector<int64_t>& before,
+                         const std::vector<int64_t>& after,
+                         std::vector<int64_t>* sum) {
+        sum->resize(after.size());
+        for (size_t k = 0; k < after.size(); ++k) {
+            (*sum)[k] += after[k] - (k < before.size() ? before[k] : 0);
+        }
+    }
+};
+
+class SpecBench {
+  public:
+    SpecBench(Engine& plain,
+              Engine& drafting,
+              const SpecBenchOptions& options,
+              std::vector<std::vector<int32_t>> prompts)
+        : plain_(plain),
+          drafting_(drafting),
+          o_(options),
+          prompts_(std::move(prompts)),
+          line_(stderr_is_terminal() || options.progress) {}
+
+    Status run(int64_t batch, ordered_json* record) {
+        Sample with, without, ratio;
+        Delta delta;
+        double elapsed = 0;
+        int64_t tokens = 0;
+        for (int i = -o_.warmup; i < o_.repeat; ++i) {
+            line_.show("bench spec: batch " + std::to_string(batch) + ", " +
+                       (i < 0 ? "warm-up" : "repetition " + std::to_string(i + 1)));
+            const Run off = run_once(plain_, batch, i);
+            const SpecStats before = drafting_.stats().spec;
+            const Run on = run_once(drafting_, batch, i);
+            line_.clear();
+            if (interrupted) return {StatusCode::kCancelled, "interrupted"};
+            for (const Run* r : {&off, &on}) {
+                if (!r->error.ok()) return r->error;
+            }
+            if (i < 0) continue;
+            delta.add(before, drafting_.stats().spec);
+            with.add(on.rate());
+            without.add(off.rate());
+            ratio.add(on.rate() / off.rate());
+            elapsed += on.elapsed_s;
+            tokens += on.tokens;
+        }
+        fill(batch, with, without, ratio, delta.sums, elapsed, tokens, record);
+        return {};
+    }
+
+  private:
+    Run run_once(Engine& engine, int64_t batch, int repetition) {
+        const int64_t count =
+            o_.num_prompts > 0 ? o_.num_prompts : std::max<int64_t>(16, 4 * batch);
+        struct Shared {
+            std::mutex mutex;
+            std::condition_variable changed;
+            int64_t in_flight = 0, tokens = 0;
+            Status error;
+        };
+        auto shared = std::make_shared<Shared>();
+        const auto begin = std::chrono::steady_clock::now();
+        for (int64_t i = 0; i < count && !interrupted; ++i) {
+            {
+                std::unique_lock<std::mutex> lock(shared->mutex);
+                shared->changed.wait(lock, [&] { return shared->in_flight < batch; });
+                ++shared->in_flight;
+            }
+            Request r;
+            r.prompt_token_ids = prompts_[static_cast<size_t>(i) % prompts_.size()];
+            r.sampling.temperature = o_.temperature;
+            r.sampling.seq_seed =
+                o_.seed + static_cast<uint64_t>(repetition + 1) * 1000 + static_cast<uint64_t>(i);
+            r.sampling.max_tokens = o_.output_len;
+            r.sampling.ignore_eos = o_.engine.spec_forced_acceptance >= 0;
+            RequestCallbacks callbacks;
+            callbacks.on_output = [shared](const Output& out) {
+                if (out.last) {
+                    const std::lock_guard<std::mutex> lock(shared->mutex);
+                    shared->tokens += out.usage.completion_tokens;
+                    --shared->in_flight;
+                    shared->changed.notify_all();
+                }
+                return !interrupted;
+            };
+            const Result<uint64_t> number = engine.submit(std::move(r), std::move(callbacks));
+            if (!number.ok()) {
+                const std::lock_guard<std::mutex> lock(shared->mutex);
+                --shared->in_flight;
+                shared->error = number.status();
+                break;
+            }
+        }
+        engine.wait_idle();
+        Run run;
+        run.elapsed_s =
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+        const std::lock_guard<std::mutex> lock(shared->mutex);
+        run.tokens = shared->tokens;
+        run.error = shared->error;
+        return run;
+    }
+
+    void fill(int64_t batch,
+              const Sample& with,
+              const Sample& without,
+              const Sample& ratio,
+              const SpecStats& s,
+              double elapsed,
+              int64_t tokens,
+              ordered_json* record) const {
+        const EngineConfig& c = drafting_.config();
+        const SpecStats all = drafting_.stats().spec;
+        ordered_json& r = *record;
+        r = start_record("spec",
+                         o_.tag,
+                         o_.note,
+                         drafting_,
+                         {{"output_len", o_.output_len},
+                          {"repeat", o_.repeat},
+                          {"warmup", o_.warmup},
+                          {"seed", o_.seed},
+                          {"temperature", o_.temperature},
+                          {"prompts", o_.prompts.empty() ? "built-in" : o_.prompts}});
+        r["batch"] = batch;
+        r["rule"] = c.spec_sampling.empty() ? "coupled" : c.spec_sampling;
+        r["spec_budget"] = c.varlen ? c.spec_budget : "full";
+        // With forced acceptance the tokens are nobody's: a speed, not a result.
+        r["accounting"] = c.spec_forced_acceptance >= 0 ? "synthetic" : "measured";
+        r["output_tokens"] = tokens;
+        without.put_spread("tps_without", "", &r);
+        with.put_spread("tps_measured", "", &r);
+        ratio.put_spread("speedup", "", &r);
+        // Full acceptance: a ceiling that no text reaches.
+        r["tps_full"] = static_cast<double>(s.rounds) * (1 + c.nextn) / elapsed;
+        r["AL"] = s.acceptance_length();
+        r["AL_full"] = 1 + c.nextn;
+        ordered_json rate = ordered_json::array(), conditional = ordered_json::array();
+        for (size_t k = 0; k < s.verified_at.size(); ++k) {
+            rate.push_back(s.accept_rate(k));
+            conditional.push_back(s.conditional_acceptance(k));
+        }
+        r["accept_by_pos"] = rate;
+        r["conditional_by_pos"] = conditional;
+        r["draft_tokens_per_proposal"] = s.draft_tokens_per_proposal();
+        r["verify_rate"] = s.verify_rate();
+        r["verify_per_req"] =
+            s.rounds > 0 ? static_cast<double>(s.verified) / static_cast<double>(s.rounds) : 0;
+        r["rounds"] = s.rounds;
+        r["verified"] = s.verified;
+        r["accepted"] = s.accepted;
+        r["wasted"] = s.verified - s.accepted;
+        r["predicted_tokens"] = s.predicted_tokens;
+        r["real_tokens"] = s.accepted + s.rounds;
+        r["draft_share_of_time"] = static_cast<double>(s.draft_us) / (elapsed * 1e6);
+        r["steps_with"] = s.steps_with;
+        r["steps_without"] = s.steps_without;
+        // Since the engine's start
+        r["ece_raw"] = all.ece_raw;
+        r["ece"] = all.ece;
+        r["auroc"] = all.auroc;
+        r["brier"] = all.brier;
+        r["temperature_by_pos"] = all.temperature;
+        r["bias_by_pos"] = all.bias;
+        r["switched_off"] = all.switched_off;
+        r["mean_budget"] = all.budget_steps > 0 ? static_cast<double>(all.budget_drafts) /
+                                                      static_cast<double>(all.budget_steps)
+                                                : 0;
+        r["peak_rss_bytes"] = peak_rss_bytes();
+    }
+
+    Engine& plain_;
+    Engine& drafting_;
+    const SpecBenchOptions& o_;
+    std::vector<std::vector<int32_t>> prompts_;
+    ProgressLine line_;
+};
+
+}  // namespace
+
+Status bench_spec(const SpecBenchOptions& options,
+                  const std::function<Status(const ordered_json&)>& write) {
+    EngineConfig without = options.engine;
+    without.nextn = 0;
+    without.varlen = false;
+    without.spec_calibration.clear();
+    without.spec_forced_acceptance = -1;
+    Result<std::unique_ptr<Engine>> drafting = Engine::create(options.engine);
+    if (!drafting.ok()) return drafting.status();
+    if (drafting.value()->config().nextn == 0) {
+        return {
+            StatusCode::kInvalidArgument,
+            "bench spec compares drafts with none, but nextn is 0 (the checkpoint or the backend "
+            "has no drafts, or --nextn says so)"};
+    }
+    Result<std::unique_ptr<Engine>> plain = Engine::create(without);
+    if (!plain.ok()) return plain.status();
+    auto prompts = read_prompts(options.prompts, plain.value()->tokenizer());
+    if (!prompts.ok()) return prompts.status();
+    SpecBench bench(*plain.value(), *drafting.value(), options, std::move(prompts).value());
+    for (const int64_t batch : options.batch_sizes) {
+        ordered_json record;
+        DI_RETURN_IF_ERROR(bench.run(batch, &record));
+        DI_RETURN_IF_ERROR(write(record));
+    }
+    return {};
+}
+
+}  // namespace deepinfer::cli

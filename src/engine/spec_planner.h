@@ -1,0 +1,95 @@
+// SpecPlanner: how many drafts the next step verifies. Belongs to the scheduler's thread.
+//
+// Knows confidences, costs and outcomes of finished steps only; which drafts of a step get the rows
+// is settled by the executor, which knows the step's own confidences (draft_budget.h).
+//
+//   off-switch   spec_switch.h: no drafts where they measurably do not pay
+//   varlen       the number with the most expected tokens per time, from confidences at least two
+//                steps old (so that plain and asynchronous loop decide alike, and no draft's
+//                admission hangs on what was drawn behind it); new sequences count as certain
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "deepinfer/engine.h"
+#include "engine/draft_calibration.h"
+#include "engine/draft_metrics.h"
+#include "engine/spec_switch.h"
+#include "engine/step_costs.h"
+#include "engine/step_plan.h"
+
+namespace deepinfer {
+
+enum class SpecBudget { kModel, kFull, kThreshold };
+
+struct SpecOptions {
+    int nextn = 0;
+    bool varlen = false;  ///< false: like kFull
+    SpecBudget budget = SpecBudget::kModel;
+    float threshold = 0;   ///< kThreshold: least survival
+    bool auto_off = true;  ///< the off-switch
+};
+
+/// budget and threshold from "model", "full" or "threshold:x" with 0 < x <= 1. kInvalidArgument.
+Result<SpecOptions> parse_spec_budget(const std::string& text);
+
+class SpecPlanner {
+  public:
+    explicit SpecPlanner(const SpecOptions& options);
+
+    /// One sequence that will decode.
+    struct Decode {
+        int32_t slot = 0;
+        uint32_t epoch = 0;
+        int64_t useful = 0;  ///< drafts it could use at most
+    };
+    struct Decision {
+        int64_t budget = kAllDrafts;  ///< 0: no drafts in this step
+        float least_survival = 0;
+        std::vector<DraftScale> scales;
+    };
+    /// For the step with this number. `other_rows`: rows beside the decodes'; `most`: drafts that
+    /// there is room for; `context`: the longest sequence.
+    Decision decide(uint64_t step,
+                    const std::vector<Decode>& decodes,
+                    int64_t other_rows,
+                    int64_t most,
+                    int64_t context);
+    /// Learns from a finished step.
+    void observe(const StepPlan& plan, const StepResult& result);
+
+    DraftCalibration& calibration() { return calibration_; }
+    StepCosts& costs() { return costs_; }
+    void fill(SpecStats* stats) const;
+
+  private:
+    struct Seen {
+        uint64_t step = 0;
+        std::vector<float> confidence;  ///< raw
+    };
+    /// The latest two rounds of a slot's sequence.
+    struct History {
+        uint32_t epoch = 0;
+        Seen newer, older;
+    };
+    int64_t choose(uint64_t step,
+                   const std::vector<Decode>& decodes,
+                   int64_t other_rows,
+                   int64_t most,
+                   int64_t context);
+    void learn(const ChunkPlan& chunk, const ChunkResult& result, const StepPlan& plan);
+    void measure(const StepPlan& plan, const StepResult& result);
+
+    SpecOptions options_;
+    DraftCalibration calibration_;
+    StepCosts costs_;
+    SpecSwitch switch_;
+    DraftMetrics metrics_;
+    std::vector<History> history_;  ///< by slot
+    SpecStats sums_;
+    int64_t without_ = 0;  ///< steps in a row that the cost model left without drafts
+};
+
+}  // namespace deepinfer
