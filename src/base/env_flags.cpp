@@ -30,8 +30,9 @@ constexpr EnvFlag kFlags[] = {
      "1: the result of a request does not depend on the requests beside it."},
     {"DEEPINFER_USE_NEXTN_DECODE",
      EnvType::kInt,
-     "0",
-     "Most draft tokens per step; 0 is plain decoding."},
+     "",
+     "Draft tokens that a step verifies per sequence, 0 (plain decoding) to the checkpoint's "
+     "dspark_block_size (unset: that)."},
     {"DEEPINFER_ENABLE_MTP_VARLEN",
      EnvType::kBool,
      "0",
@@ -39,7 +40,8 @@ constexpr EnvFlag kFlags[] = {
     {"DEEPINFER_SPEC_SAMPLING",
      EnvType::kText,
      "coupled",
-     "How drafts are accepted: coupled, rejection or block."},
+     "How drafts are accepted: coupled, or without DEEPINFER_BATCH_INVARIANT rejection, argmax or "
+     "block."},
     {"DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE",
      EnvType::kText,
      "",

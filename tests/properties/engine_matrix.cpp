@@ -56,6 +56,7 @@ MatrixResult run_matrix_case(const std::string& checkpoint,
     config.nextn = c.nextn;
     config.varlen = c.varlen;
     config.spec_budget = c.spec_budget;
+    config.truncation = c.truncation;
     if (c.kv_cache_bytes > 0) {
         config.kv_cache_bytes = c.kv_cache_bytes;
         config.max_model_len = 0;

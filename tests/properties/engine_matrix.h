@@ -20,6 +20,7 @@ struct MatrixCase {
     int nextn = 0;               ///< drafts that a decode verifies
     bool varlen = false;
     std::string spec_budget = "model";
+    std::string truncation;
     bool repeat = false;  ///< run the set twice: the second time prefixes are cached
 
     std::string name() const;
