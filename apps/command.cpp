@@ -170,8 +170,11 @@ void add_engine_options(CLI::App& app, CommonOptions& o) {
                    "Rows that compact and bounded replay keep (0 = window + 2*(1+block))");
     app.add_option("--replay",
                    e.replay,
-                   "Window state after a prefix hit: exact (default), or bounded with "
+                   "Window state after a prefix hit: stored (default), exact, or bounded with "
                    "--batch-invariant 0");
+    app.add_option("--stored-windows",
+                   e.stored_windows,
+                   "Window states that --replay stored keeps (0 = 32 MiB of them)");
     app.add_option("--ep", e.ep, "Expert-parallel ranks (this version: 1)");
     app.add_option("--dp", e.dp, "Attention data-parallel ranks (this version: 1)");
     app.add_option("--cp", e.cp, "Context-parallel ranks (this version: 1)");

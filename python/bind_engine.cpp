@@ -54,6 +54,7 @@ const std::vector<Option>& options() {
         {"spec_calibration", &EngineConfig::spec_calibration},
         {"truncation", &EngineConfig::truncation},
         {"replay", &EngineConfig::replay},
+        {"stored_windows", &EngineConfig::stored_windows},
         {"keep_tokens", &EngineConfig::keep_tokens},
         {"ep", &EngineConfig::ep},
         {"dp", &EngineConfig::dp},
@@ -239,6 +240,8 @@ nb::dict stats_to_python(const EngineStats& s) {
     d["replayed_tokens"] = s.replayed_tokens;
     d["skipped_rows"] = s.skipped_rows;
     d["uncut_prompts"] = s.uncut_prompts;
+    d["saved_windows"] = s.saved_windows;
+    d["restored_windows"] = s.restored_windows;
     d["preemptions"] = s.preemptions;
     d["finished_requests"] = s.finished_requests;
     d["plan_us"] = s.plan_us;

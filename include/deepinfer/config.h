@@ -82,8 +82,12 @@ struct EngineConfig {
     int64_t keep_tokens = 0;
     /// How window state comes back after a prefix hit: "exact" (part of the hit runs again, the
     /// bits of a cold run), "bounded" (one window of it, an approximation; not with
-    /// batch_invariant); "" = exact with batch_invariant, else bounded.
+    /// batch_invariant), "stored" (copied from where an earlier request left it, the same bits;
+    /// where nothing is stored as the other two); "" = stored with batch_invariant, else bounded.
     std::string replay;
+    /// Window states that `stored` keeps, beside those of running sequences; 0 = as many as 32 MiB
+    /// hold, 4 to 2·max_num_seqs. Refused with another replay.
+    int64_t stored_windows = 0;
 
     // Switches of later versions: anything but the neutral value is refused by name.
     int ep = 1, dp = 1, cp = 1;  ///< neutral 1

@@ -70,9 +70,11 @@ struct EngineStats {
     int64_t zombie_tokens = 0;   ///< tokens computed one step after their sequence had ended
     int64_t prefix_query_tokens = 0;
     int64_t prefix_hit_tokens = 0;
-    int64_t replayed_tokens = 0;  ///< hit tokens computed again to rebuild windows
-    int64_t skipped_rows = 0;     ///< prompt rows that truncation kept out of the decoder half
-    int64_t uncut_prompts = 0;    ///< prompts that truncation passed over (log-probabilities)
+    int64_t replayed_tokens = 0;   ///< hit tokens computed again to rebuild windows
+    int64_t skipped_rows = 0;      ///< prompt rows that truncation kept out of the decoder half
+    int64_t uncut_prompts = 0;     ///< prompts that truncation passed over (log-probabilities)
+    int64_t saved_windows = 0;     ///< window states stored at block ends (replay "stored")
+    int64_t restored_windows = 0;  ///< prefix hits that took one instead of running again
     int64_t preemptions = 0;
     int64_t finished_requests = 0;
     int64_t plan_us = 0;    ///< scheduler

@@ -54,7 +54,7 @@ constexpr EnvFlag kFlags[] = {
     {"DEEPINFER_REPLAY",
      EnvType::kText,
      "",
-     "Window state after a prefix hit: exact or bounded (unset: exact with "
+     "Window state after a prefix hit: stored, exact or bounded (unset: stored with "
      "DEEPINFER_BATCH_INVARIANT=1, else bounded)."},
     {"DEEPINFER_OVERRIDE_NUM_EXTRA_EXPERTS",
      EnvType::kInt,

@@ -23,6 +23,13 @@ struct PrefixFound {
     int64_t pending = 0;  ///< right behind them: being computed by a running sequence
 };
 
+/// Stored window state at the end of one of a prefix's blocks (kvcache/window_snapshots.h).
+struct StoredWindow {
+    int64_t position = 0;
+    int32_t slot = -1;      ///< where the copy is
+    bool complete = false;  ///< of every layer, not only of those up to the last kv source
+};
+
 /// One thread. A block handed out may still be written by steps launched earlier: executors run
 /// steps in order, so the new owner's writes come later. Findable blocks are never written again.
 class BlockSpace {
@@ -58,6 +65,20 @@ class BlockSpace {
                         int64_t num_computed) = 0;
     /// Gives everything back and ends the sequence; its keys stay.
     virtual void release(SequenceBlocks& seq) = 0;
+    /// Window state stored at block ends of the prefix that find_prefix just found, up to a
+    /// position; ascending.
+    virtual std::vector<StoredWindow> stored_windows(const SequenceBlocks&, int64_t) const {
+        return {};
+    }
+    /// The one at `position` is used: keep it longest.
+    virtual void use_window(const SequenceBlocks&, int64_t /*position*/) {}
+    /// Slot to copy the sequence's windows to, which now stand behind all of `tokens` (whole
+    /// blocks); −1: nothing to store. It counts as stored from now on.
+    virtual int32_t store_window(SequenceBlocks&,
+                                 std::span<const int32_t> /*tokens*/,
+                                 bool /*complete*/) {
+        return -1;
+    }
     /// Recounts; stops the process on a contradiction.
     virtual void check() const {}
 };

@@ -61,18 +61,27 @@ Status check_replay(const EngineConfig& c) {
                    "'" + c.truncation + "'",
                    "off, compact or exact");
     }
-    if (!c.replay.empty() && c.replay != "exact" && c.replay != "bounded") {
-        return bad("replay (DEEPINFER_REPLAY)", "'" + c.replay + "'", "exact or bounded");
+    if (!c.replay.empty() && c.replay != "exact" && c.replay != "bounded" && c.replay != "stored") {
+        return bad("replay (DEEPINFER_REPLAY)", "'" + c.replay + "'", "stored, exact or bounded");
     }
     if (c.replay == "bounded" && c.batch_invariant && c.prefix_caching) {
-        return bad("replay (DEEPINFER_REPLAY)",
-                   "'bounded' with batch_invariant 1",
-                   "exact: an answer after a bounded replay has not the bits of a cold run");
+        return bad(
+            "replay (DEEPINFER_REPLAY)",
+            "'bounded' with batch_invariant 1",
+            "stored or exact: an answer after a bounded replay has not the bits of a cold run");
     }
     constexpr int64_t kMany = std::numeric_limits<int32_t>::max();
     DI_RETURN_IF_ERROR(
         check_range("keep_tokens (DEEPINFER_YOCO_PREFILL_KEEP_TOKENS)", c.keep_tokens, 0, kMany));
-    const bool bounded = c.replay == "bounded" || (c.replay.empty() && !c.batch_invariant);
+    DI_RETURN_IF_ERROR(check_range("stored_windows", c.stored_windows, 0, 1 << 20));
+    const bool stored = c.replay == "stored" || (c.replay.empty() && c.batch_invariant);
+    if (c.stored_windows != 0 && !(stored && c.prefix_caching)) {
+        return bad("stored_windows",
+                   std::to_string(c.stored_windows),
+                   "0: replay is '" + (c.replay.empty() ? "bounded" : c.replay) +
+                       "' or prefix caching is off, so nothing is stored");
+    }
+    const bool bounded = c.replay != "exact" && !c.batch_invariant;
     if (c.keep_tokens != 0 && c.truncation != "compact" && !(bounded && c.prefix_caching)) {
         const std::string mode =
             c.truncation.empty() ? (c.batch_invariant ? "exact" : "off") : c.truncation;
@@ -196,6 +205,7 @@ std::string EngineConfig::to_json() const {
     j.number("spec_forced_acceptance", spec_forced_acceptance).text("truncation", truncation);
     j.integer("keep_tokens", keep_tokens)
         .text("replay", replay)
+        .integer("stored_windows", stored_windows)
         .integer("ep", ep)
         .integer("dp", dp)
         .integer("cp", cp);

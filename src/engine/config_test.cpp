@@ -144,7 +144,7 @@ TEST(EngineConfig, TruncationAndReplaySwitches) {
           {status("compact", "-3", nullptr, "1"), "DEEPINFER_YOCO_PREFILL_KEEP_TOKENS"},
           {status("off", "140", nullptr, "1"), "truncation is 'off'"},
           {status(nullptr, "140", nullptr, "1"), "truncation is 'exact'"},
-          {status("off", nullptr, "some", "1"), "exact or bounded"},
+          {status("off", nullptr, "some", "1"), "stored, exact or bounded"},
           {status("off", nullptr, "bounded", "1"), "batch_invariant"}}) {
         EXPECT_EQ(bad.code(), StatusCode::kInvalidArgument) << said;
         EXPECT_NE(bad.message().find(said), std::string::npos) << bad.message();

@@ -67,6 +67,8 @@ void Engine::Impl::publish() {
     now.replayed_tokens = s.stats().replayed_tokens;
     now.skipped_rows = s.stats().skipped_rows;
     now.uncut_prompts = s.stats().uncut_prompts;
+    now.saved_windows = s.stats().saved_windows;
+    now.restored_windows = s.stats().restored_windows;
     now.preemptions = s.stats().preemptions;
     now.finished_requests = delivery->num_finished();
     // Some thousand additions: not after every step.

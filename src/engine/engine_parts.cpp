@@ -16,6 +16,7 @@ namespace deepinfer {
 namespace {
 
 constexpr int64_t kDefaultPoolBytes = int64_t{128} << 20;
+constexpr int64_t kDefaultStoredBytes = int64_t{32} << 20;
 
 Status bad(const std::string& what) {
     return Status(StatusCode::kInvalidArgument, what);
@@ -59,12 +60,18 @@ std::unique_ptr<BlockSpace> make_block_space(const EngineConfig& c, int64_t num_
     o.layout_fingerprint = salt_id(
         "layout", c.backend, std::to_string(c.block_tokens) + (c.batch_invariant ? "i" : ""));
     o.exact = c.batch_invariant;
+    o.stored_windows = c.stored_windows;
     return std::make_unique<KvBlockSpace>(o);
 }
 
 TruncationMode truncation_mode(const std::string& name) {
     if (name == "compact") return TruncationMode::kCompact;
     return name == "exact" ? TruncationMode::kExact : TruncationMode::kOff;
+}
+
+/// Rows of two steps in flight.
+int ring_extra(const EngineConfig& c) {
+    return 2 * (1 + c.nextn);
 }
 
 /// The window, and two verification steps that may be in flight. By the checkpoint's block and not
@@ -85,7 +92,9 @@ SchedulerConfig scheduler_config(const EngineConfig& c, const ModelConfig& m) {
     s.eos_token_id = static_cast<int32_t>(m.eos_token_id);
     s.prefix_caching = c.prefix_caching;
     s.truncation = DeepseekV41::truncation_of(m, truncation_mode(c.truncation), c.keep_tokens);
-    s.replay = c.replay == "bounded" ? ReplayKind::kBounded : ReplayKind::kExact;
+    s.replay = c.replay == "exact" || c.batch_invariant ? ReplayKind::kExact : ReplayKind::kBounded;
+    s.store_windows = c.stored_windows > 0;
+    s.ring_extra = ring_extra(c);
     s.replay_geometry.window = s.truncation.window;
     s.replay_geometry.num_layers = s.truncation.num_layers;
     s.replay_geometry.mid = s.truncation.mid;
@@ -149,7 +158,7 @@ Result<Checkpoint> open_checkpoint(const EngineConfig& c) {
 
 Status resolve_replay(const ModelConfig& m, EngineConfig* c) {
     if (c->truncation.empty()) c->truncation = c->batch_invariant ? "exact" : "off";
-    if (c->replay.empty()) c->replay = c->batch_invariant ? "exact" : "bounded";
+    if (c->replay.empty()) c->replay = c->batch_invariant ? "stored" : "bounded";
     const int64_t least = least_keep(m);
     if (c->keep_tokens != 0 && c->keep_tokens < least) {
         return bad("keep_tokens (DEEPINFER_YOCO_PREFILL_KEEP_TOKENS) is " +
@@ -158,7 +167,8 @@ Status resolve_replay(const ModelConfig& m, EngineConfig* c) {
                    std::to_string((least - m.sliding_window) / 2 - 1) +
                    ") tokens that verification may take back");
     }
-    const bool keeps = c->truncation == "compact" || (c->replay == "bounded" && c->prefix_caching);
+    const bool bounded = c->replay != "exact" && !c->batch_invariant && c->prefix_caching;
+    const bool keeps = c->truncation == "compact" || bounded;
     if (c->keep_tokens == 0 && keeps) c->keep_tokens = least;
     return {};
 }
@@ -255,7 +265,7 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineConfig& reque
     limits.max_logit_rows = c.max_logit_rows;
     limits.max_positions = c.max_model_len;
     limits.block_tokens = c.block_tokens;
-    limits.ring_extra = 2 * (1 + c.nextn);
+    limits.ring_extra = ring_extra(c);
     limits.max_draft_seqs = c.nextn > 0 ? c.max_num_seqs : 0;
     limits.truncation.mode = truncation_mode(c.truncation);
     limits.truncation.keep = c.keep_tokens;
@@ -265,11 +275,16 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineConfig& reque
     parts->model = std::move(model).value();
     DI_CHECK_EQ(parts->model->cache_geometry().block_bytes(), sizes.value().block_bytes);
 
+    if (c.replay == "stored" && c.prefix_caching && c.stored_windows == 0) {
+        const int64_t each = parts->model->cache_geometry().slot_bytes();
+        c.stored_windows =
+            std::clamp<int64_t>(kDefaultStoredBytes / each, 4, 2 * c.max_num_seqs + 2);
+    }
     Result<CacheMemory> cache = CacheMemory::allocate(parts->backend->device(),
                                                       parts->model->cache_geometry(),
                                                       parts->backend->ops().acc,
                                                       sizes.value().num_blocks,
-                                                      c.max_num_seqs);
+                                                      c.max_num_seqs + c.stored_windows);
     if (!cache.ok()) return cache.status();
     parts->cache = std::make_unique<CacheMemory>(std::move(cache).value());
 
@@ -354,7 +369,9 @@ std::string EngineParts::description() const {
     s += "cache    " + std::to_string(blocks_total) + " blocks of " +
          std::to_string(config.block_tokens) + " tokens, " + mib(config.kv_cache_bytes) +
          "; windows of " + std::to_string(config.max_num_seqs) + " sequences, " +
-         mib(config.max_num_seqs * model->cache_geometry().slot_bytes()) + "\n";
+         mib(config.max_num_seqs * model->cache_geometry().slot_bytes()) + ", and " +
+         std::to_string(config.stored_windows) + " stored, " +
+         mib(config.stored_windows * model->cache_geometry().slot_bytes()) + "\n";
     s += "limits   " + std::to_string(config.max_model_len) + " tokens a sequence, " +
          std::to_string(config.max_num_batched_tokens) + " rows a step\n";
     if (config.nextn > 0) {

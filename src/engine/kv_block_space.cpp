@@ -19,7 +19,12 @@ KvCacheOptions manager_options(const KvBlockSpaceOptions& o) {
 }  // namespace
 
 KvBlockSpace::KvBlockSpace(const KvBlockSpaceOptions& options)
-    : options_(options), manager_(manager_options(options)) {}
+    : options_(options),
+      manager_(manager_options(options)),
+      snapshots_(static_cast<int32_t>(options.max_num_seqs),
+                 static_cast<int32_t>(options.stored_windows)) {
+    manager_.on_forget([this](const CacheKey& key) { snapshots_.drop(key); });
+}
 
 void KvBlockSpace::open(SequenceBlocks& seq, const std::string& tenant, const std::string& salt) {
     DI_CHECK(seq.handle == 0 && seq.ids.empty());
@@ -84,6 +89,31 @@ void KvBlockSpace::commit(SequenceBlocks& seq,
                           std::span<const int32_t> tokens,
                           int64_t num_computed) {
     manager_.commit(seq.handle, tokens.first(static_cast<size_t>(num_computed)));
+}
+
+std::vector<StoredWindow> KvBlockSpace::stored_windows(const SequenceBlocks& seq,
+                                                       int64_t up_to) const {
+    std::vector<StoredWindow> all;
+    for (size_t i = 0; i < seq.keys.size(); ++i) {
+        const int64_t end = static_cast<int64_t>(i + 1) * options_.block_tokens;
+        if (end > up_to) break;
+        const WindowSnapshot* s = snapshots_.find(seq.keys[i]);
+        if (s != nullptr) all.push_back({end, s->slot, s->complete});
+    }
+    return all;
+}
+
+void KvBlockSpace::use_window(const SequenceBlocks& seq, int64_t position) {
+    snapshots_.use(seq.keys[static_cast<size_t>(position / options_.block_tokens) - 1]);
+}
+
+int32_t KvBlockSpace::store_window(SequenceBlocks& seq,
+                                   std::span<const int32_t> tokens,
+                                   bool complete) {
+    const size_t blocks = tokens.size() / static_cast<size_t>(options_.block_tokens);
+    DI_CHECK(blocks > 0 && blocks * static_cast<size_t>(options_.block_tokens) == tokens.size());
+    extend_block_keys(roots_.at(seq.handle), tokens, options_.block_tokens, {}, &seq.keys);
+    return snapshots_.store(seq.keys[blocks - 1], complete);
 }
 
 void KvBlockSpace::release(SequenceBlocks& seq) {

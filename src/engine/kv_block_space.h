@@ -6,6 +6,7 @@
 
 #include "engine/block_space.h"
 #include "kvcache/kv_cache_manager.h"
+#include "kvcache/window_snapshots.h"
 
 namespace deepinfer {
 
@@ -18,6 +19,7 @@ struct KvBlockSpaceOptions {
     CacheKey layout_fingerprint{};  ///< row formats and whatever else changes stored bytes
     bool exact = true;              ///< adopt only blocks with the bits of a cold run
     EvictionPolicy eviction = EvictionPolicy::kAdaptive;
+    int64_t stored_windows = 0;  ///< slots behind the max_num_seqs of the sequences
 };
 
 class KvBlockSpace final : public BlockSpace {
@@ -40,7 +42,16 @@ class KvBlockSpace final : public BlockSpace {
                 std::span<const int32_t> tokens,
                 int64_t num_computed) override;
     void release(SequenceBlocks& seq) override;
-    void check() const override { manager_.check(); }
+    std::vector<StoredWindow> stored_windows(const SequenceBlocks& seq,
+                                             int64_t up_to) const override;
+    void use_window(const SequenceBlocks& seq, int64_t position) override;
+    int32_t store_window(SequenceBlocks& seq,
+                         std::span<const int32_t> tokens,
+                         bool complete) override;
+    void check() const override {
+        manager_.check();
+        snapshots_.check();
+    }
 
     const KvCacheManager& manager() const { return manager_; }
 
@@ -50,6 +61,7 @@ class KvBlockSpace final : public BlockSpace {
 
     KvBlockSpaceOptions options_;
     KvCacheManager manager_;
+    WindowSnapshots snapshots_;
     std::map<uint64_t, CacheKey> roots_;  ///< of open sequences
     PrefixMatch found_;                   ///< of the last find_prefix
     uint64_t last_handle_ = 0;

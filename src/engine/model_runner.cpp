@@ -140,6 +140,8 @@ void ModelRunner::launch(std::shared_ptr<const StepPlan> plan) {
     constrained_jobs_.clear();
     score_jobs_.clear();
     for (const SlotStart& s : plan_->starts) slots_[static_cast<size_t>(s.slot)].start(s);
+    for (const WindowCopy& c : plan_->saves) copier_.copy_slot(c.from_slot, c.to_slot);
+    for (const WindowCopy& c : plan_->restores) copier_.copy_slot(c.from_slot, c.to_slot);
     for (const SlotFork& f : plan_->forks) {
         copier_.copy_slot(f.from_slot, f.to_slot);
         for (const auto& [from, to] : f.blocks) copier_.copy_block(from, to);

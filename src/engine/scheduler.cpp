@@ -98,6 +98,7 @@ std::shared_ptr<const StepPlan> Scheduler::plan_step() {
     auto plan = std::make_shared<StepPlan>();
     plan->step = next_step_;
     Budget budget{config_.max_num_batched_tokens, config_.max_logit_rows};
+    plan_saves(*plan);
     if (config_.force_preempt) preempt_forced(*plan);
     plan_decodes(*plan, budget);
     plan_prefills(*plan, budget);
@@ -133,6 +134,9 @@ int64_t Scheduler::chunk_rows(const Sequence& seq, const Budget& budget) const {
     }
     if (budget.logit_rows <= 0) return 0;
     if (!seq.siblings.empty()) rows = std::min(rows, seq.prompt_len - 1 - seq.scheduled);
+    for (const int64_t point : seq.save_points) {
+        if (point > seq.scheduled) rows = std::min(rows, point - seq.scheduled);
+    }
     if (rows >= seq.remaining()) return rows;
     // Ends at whole blocks, else at whole compression groups, where that leaves rows at all.
     for (const int64_t align : {int64_t{blocks_.block_tokens()}, int64_t{config_.chunk_align}}) {

@@ -45,6 +45,8 @@ struct SchedulerConfig {
     ReplayKind replay = ReplayKind::kExact;  ///< after a prefix hit (kvcache/replay.h)
     ReplayGeometry replay_geometry;
     PrefillTruncation truncation;
+    bool store_windows = false;  ///< save and restore window state at block ends
+    int ring_extra = 2;          ///< rows that rings hold beyond the window
     int chunk_align = 1;  ///< lcm of the compression ratios: whole groups where it costs nothing
     int lookback = 3;     ///< ids before a chunk that Engram reads
     int nextn = 0;        ///< drafts that a decode verifies at most
@@ -61,6 +63,7 @@ struct SchedulerStats {
     int64_t prefix_query_tokens = 0, prefix_hit_tokens = 0, replayed_tokens = 0, preemptions = 0;
     int64_t draft_rows = 0;  ///< rows of drafts computed
     int64_t skipped_rows = 0, uncut_prompts = 0;
+    int64_t saved_windows = 0, restored_windows = 0;
 };
 
 /// Hears what finish_step and abort decided. Calls come from inside those functions and must not
@@ -140,6 +143,15 @@ class Scheduler {
     int64_t truncation_point(const Sequence& seq) const;
     /// Where it may resume after a hit of that many tokens; empty: nowhere.
     std::optional<ReplayPlan> replay_after(const Sequence& seq, int64_t hit) const;
+    /// Where a sequence resumes after a prefix hit, and with which stored windows.
+    struct Resume {
+        int64_t start = 0, hit = 0;
+        StoredWindow window;  ///< slot −1: none
+    };
+    Resume resume_after(const Sequence& seq, int64_t cached) const;
+    void plan_saves(StepPlan& plan);
+    int64_t save_position(const Sequence& seq) const;
+    void begin_windows(Sequence& seq, const Resume& resume, int64_t cached) const;
     bool admit(Sequence& seq, StepPlan& plan, Budget& budget);
     int64_t estimate_blocks(const Sequence& seq) const;
     int64_t blocks_of(int64_t num_tokens) const;

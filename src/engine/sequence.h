@@ -58,7 +58,14 @@ struct Sequence {
     int32_t drafts_in_flight = 0;
     int64_t window_floor = 0;
     int64_t write_from = 0;
-    int64_t truncate_at = 0;         ///< ChunkPlan::truncate_at of this run
+    int64_t truncate_at = 0;  ///< ChunkPlan::truncate_at of this run
+    /// Of this run (actions/store_windows.cpp): positions of its prompt where windows are to be
+    /// stored, the last one stored, and from where on they are worth it.
+    std::vector<int64_t> save_points;
+    int64_t saved_at = 0;
+    int64_t run_length = 0;          ///< tokens known at admission: what comes behind is decoded
+    int64_t windows_from = 0;        ///< layers up to the last kv source have a cold run's windows
+    int64_t complete_from = 0;       ///< all layers have
     uint64_t last_step = 0;          ///< when a row of it was last planned
     bool waited_for_prefix = false;  ///< once per sequence
     int64_t charged = 0;             ///< positions already charged to the tenant

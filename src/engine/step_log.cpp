@@ -48,6 +48,8 @@ void StepLog::write(const StepPlan& plan,
     j.integer("verified", verified).integer("accepted", accepted);
     j.integer("skipped_rows", plan.num_skipped_rows);
     j.integer("uncut_prompts", plan.num_uncut_prompts);
+    j.integer("saved_windows", static_cast<int64_t>(plan.saves.size()));
+    j.integer("restored_windows", static_cast<int64_t>(plan.restores.size()));
     j.integer("admitted", plan.num_admitted).integer("preempted", plan.num_preempted);
     j.integer("constrained", plan.num_constrained).raw("started_requests", requests + "]");
     j.integer("running", scheduler.num_running()).integer("waiting", scheduler.num_waiting());

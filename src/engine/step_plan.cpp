@@ -12,6 +12,19 @@ bool SlotStart::operator==(const SlotStart& o) const {
            seed == o.seed && same_params;
 }
 
+namespace {
+
+std::string copies_json(const std::vector<WindowCopy>& copies) {
+    std::string json = "[";
+    for (const WindowCopy& c : copies) {
+        if (json.size() > 1) json += ',';
+        json += "[" + std::to_string(c.from_slot) + "," + std::to_string(c.to_slot) + "]";
+    }
+    return json + "]";
+}
+
+}  // namespace
+
 std::string StepPlan::to_json() const {
     std::string starts_json = "[";
     for (const SlotStart& s : starts) {
@@ -63,6 +76,7 @@ std::string StepPlan::to_json() const {
     j.integer("replay_rows", num_replay_rows).integer("skipped_rows", num_skipped_rows);
     j.integer("uncut_prompts", num_uncut_prompts).integer("admitted", num_admitted);
     j.integer("preempted", num_preempted).integer("constrained", num_constrained);
+    j.raw("saves", copies_json(saves)).raw("restores", copies_json(restores));
     j.raw("starts", starts_json + "]").raw("forks", forks_json + "]");
     j.raw("chunks", chunks_json + "]");
     return j.str();

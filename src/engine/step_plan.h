@@ -48,6 +48,13 @@ struct SlotFork {
     bool operator==(const SlotFork&) const = default;
 };
 
+/// Copies a slot's window rings and compressor tails: to where windows are stored, or back.
+struct WindowCopy {
+    int32_t from_slot = 0, to_slot = 0;
+
+    bool operator==(const WindowCopy&) const = default;
+};
+
 /// The rows of one sequence in this step.
 ///
 /// A decode may also verify drafts: up to num_drafts rows behind its one certain row. How many
@@ -83,6 +90,8 @@ struct ChunkPlan {
 struct StepPlan {
     uint64_t step = 0;
     std::vector<SlotStart> starts;
+    std::vector<WindowCopy> saves;     ///< first of all: state as the step before left it
+    std::vector<WindowCopy> restores;  ///< after the saves, before forks and rows
     std::vector<SlotFork> forks;
     std::vector<ChunkPlan> chunks;  ///< in row order
     /// Drafts verified in this step at most: those that likeliest survive (draft_budget.h), by the
@@ -93,7 +102,7 @@ struct StepPlan {
 
     // For logs
     int64_t num_prefill_rows = 0, num_decode_rows = 0, num_replay_rows = 0;
-    int64_t num_draft_rows = 0;  ///< at most
+    int64_t num_draft_rows = 0;     ///< at most
     int64_t num_skipped_rows = 0;   ///< prefill rows that stay below the decoder half
     int32_t num_uncut_prompts = 0;  ///< admitted prompts that truncation passes over
     int32_t num_admitted = 0, num_preempted = 0, num_constrained = 0;
@@ -102,7 +111,9 @@ struct StepPlan {
     int64_t num_rows() const { return num_prefill_rows + num_decode_rows + num_draft_rows; }
     bool has_drafts() const { return num_draft_rows > 0; }
     /// Nothing to launch. (Starts and forks alone do need a launch.)
-    bool empty() const { return chunks.empty() && starts.empty() && forks.empty(); }
+    bool empty() const {
+        return chunks.empty() && starts.empty() && forks.empty() && saves.empty();
+    }
     bool operator==(const StepPlan&) const = default;
 
     /// One line of JSON; tokens and blocks included, so a step can be understood from its log.

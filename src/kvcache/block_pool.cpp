@@ -26,6 +26,7 @@ int32_t BlockPool::take() {
         if (block < 0) return -1;
         ++num_evictions_;
         index_.erase(at(block).content.key);
+        if (forgotten_) forgotten_(at(block).content.key);
         at(block).known = false;
     }
     Block& b = at(block);
@@ -58,6 +59,7 @@ void BlockPool::forget(int32_t block) {
     Block& b = at(block);
     DI_CHECK(b.known);
     index_.erase(b.content.key);
+    if (forgotten_) forgotten_(b.content.key);
     queue_.dropped(block);
     b.known = false;
     if (b.references == 0) free_.push_back(block);

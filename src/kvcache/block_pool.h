@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -53,6 +54,10 @@ class BlockPool {
     /// The block with this key and exactly these tokens, or -1. exact_only: approximate ones do not
     /// count.
     int32_t find(const CacheKey& key, std::span<const int32_t> tokens, bool exact_only) const;
+    /// Hears of every key that the index loses (eviction, replacement by an exact block).
+    void on_forget(std::function<void(const CacheKey&)> listener) {
+        forgotten_ = std::move(listener);
+    }
     /// Forgets every key; cached blocks become free.
     void forget_all();
 
@@ -85,6 +90,7 @@ class BlockPool {
     EvictionQueue queue_;
     std::unordered_map<CacheKey, int32_t, CacheKeyHash> index_;
     int64_t num_evictions_ = 0;
+    std::function<void(const CacheKey&)> forgotten_;
 };
 
 }  // namespace deepinfer

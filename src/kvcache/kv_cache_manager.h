@@ -21,6 +21,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -119,6 +120,11 @@ class KvCacheManager {
     int32_t num_available_blocks() const { return pool_.num_available(); }
     int32_t num_free_slots() const { return static_cast<int32_t>(free_slots_.size()); }
     KvCacheStats stats() const;
+
+    /// Hears of every block key that can no longer be found.
+    void on_forget(std::function<void(const CacheKey&)> listener) {
+        pool_.on_forget(std::move(listener));
+    }
 
     /// True when nothing is held: every block free or cached, every slot free. Also recounts all
     /// structures and stops the process on a contradiction; call it when idle.

@@ -37,8 +37,13 @@ int64_t Scheduler::truncation_point(const Sequence& seq) const {
             return 0;
         case TruncationMode::kCompact:  // outputs of an earlier run came after these very windows
             return seq.prompt_len;
-        case TruncationMode::kExact:
-            return static_cast<int64_t>(seq.tokens.size());
+        case TruncationMode::kExact: {
+            // Any later token will do. The end of the last whole block is where windows are stored,
+            // and they have to be complete there.
+            const auto length = static_cast<int64_t>(seq.tokens.size());
+            const int64_t whole = (length - 1) / blocks_.block_tokens() * blocks_.block_tokens();
+            return config_.store_windows && whole > 0 ? whole + 1 : length;
+        }
     }
     return 0;
 }
@@ -58,9 +63,8 @@ bool Scheduler::admit(Sequence& seq, StepPlan& plan, Budget& budget) {
                           seq.spec.index == 0;
     PrefixFound found;
     if (config_.prefix_caching && !all_rows) found = blocks_.find_prefix(seq.blocks, seq.tokens);
-    const std::optional<ReplayPlan> replay = replay_after(seq, std::min(found.cached, length));
-    const int64_t start = replay ? replay->start : 0;
-    const int64_t hit = replay ? replay->write_from : 0;
+    const Resume resume = resume_after(seq, std::min(found.cached, length));
+    const int64_t start = resume.start, hit = resume.hit;
     if (found.pending > 0 && !seq.waited_for_prefix) {
         // Somebody is computing this very beginning: one step of patience may save the whole of it.
         const std::optional<ReplayPlan> later =
@@ -85,9 +89,10 @@ bool Scheduler::admit(Sequence& seq, StepPlan& plan, Budget& budget) {
     }
     blocks_.adopt(seq.blocks, seq.tokens, hit);
     seq.scheduled = seq.computed = start;
-    seq.window_floor = start;
+    seq.window_floor = resume.window.slot >= 0 ? 0 : start;
     seq.write_from = hit;
     seq.truncate_at = truncation_point(seq);
+    begin_windows(seq, resume, found.cached);
     const int64_t rows = chunk_rows(seq, budget);
     if (rows == 0 || !blocks_.grow(seq.blocks, start + rows)) {
         blocks_.release(seq.blocks);
@@ -98,6 +103,11 @@ bool Scheduler::admit(Sequence& seq, StepPlan& plan, Budget& budget) {
     queue_.remove(&seq);
     start_slot(seq, plan);
     ++plan.num_admitted;
+    if (resume.window.slot >= 0) {
+        blocks_.use_window(seq.blocks, resume.window.position);
+        plan.restores.push_back({resume.window.slot, seq.slot});
+        ++stats_.restored_windows;
+    }
     if (config_.truncation.mode != TruncationMode::kOff && seq.truncate_at == 0)
         ++plan.num_uncut_prompts;
     stats_.prefix_query_tokens += length;

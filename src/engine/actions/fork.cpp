@@ -26,6 +26,11 @@ void Scheduler::fork_siblings(Sequence& leader, StepPlan& plan) {
         seq.window_floor = leader.window_floor;
         seq.write_from = leader.write_from;
         seq.truncate_at = leader.truncate_at;
+        seq.save_points.clear();
+        seq.saved_at = shared;
+        seq.run_length = leader.run_length;
+        seq.windows_from = leader.windows_from;
+        seq.complete_from = leader.complete_from;
         seq.cached_tokens = shared;
         seq.charged = shared;
         start_slot(seq, plan);
