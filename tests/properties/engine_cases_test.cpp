@@ -230,10 +230,14 @@ TEST(EngineCases, C056_SharedBlocksAreNeverRewritten) {
 TEST(EngineCases, C056_AHitOfOneWindowIsNotUsed) {
     EngineConfig c = lab_config("nano");
     c.block_tokens = 16;
-    EngineLab lab(c);
     const std::vector<int32_t> p = random_ids(1, 18, kVocab);
-    lab.run({make_request(p, 2)});
-    EXPECT_EQ(lab.run({make_request(p, 2)})[0].usage.cached_tokens, 0);
+    for (const char* replay : {"exact", "bounded"}) {
+        c.replay = replay;
+        c.batch_invariant = c.replay == "exact";
+        EngineLab lab(c);
+        lab.run({make_request(p, 2)});
+        EXPECT_EQ(lab.run({make_request(p, 2)})[0].usage.cached_tokens, 0) << replay;
+    }
 }
 
 TEST(EngineCases, C059_AResentConversationHits) {

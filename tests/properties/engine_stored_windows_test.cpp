@@ -3,11 +3,23 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <map>
+#include <memory>
 
 #include "properties/engine_matrix.h"
 
 namespace deepinfer::testing {
 namespace {
+
+#ifdef DEEPINFER_FULL_LAWS
+#define SUITE EngineStoredWindowsFull
+const std::vector<const char*> kModes = {"off", "exact", "compact"};
+const std::vector<int> kDrafts = {0, 3};
+#else
+#define SUITE EngineStoredWindows
+const std::vector<const char*> kModes = {"exact"};
+const std::vector<int> kDrafts = {3};
+#endif
 
 constexpr int64_t kVocab = 2048;
 
@@ -27,6 +39,7 @@ Request request_of(std::vector<int32_t> prompt, int64_t new_tokens) {
     r.sampling.temperature = 0.7;
     r.sampling.seq_seed = 11;
     r.sampling.logprobs = 1;
+    r.sampling.bad_words = {{2032}};  // outputs become prompts, which may hold no picture
     return r;
 }
 
@@ -37,11 +50,15 @@ std::vector<int32_t> operator+(std::vector<int32_t> a, const std::vector<int32_t
 
 /// Cold, alone, one chunk.
 std::string alone(const std::string& truncation, const Request& r) {
-    EngineConfig c = config_of(truncation, "");
-    c.prefix_caching = c.async_scheduling = false;
-    c.max_num_batched_tokens = 2048;
-    EngineLab lab(c);
-    return digest(lab.run({r})[0]);
+    static std::map<std::string, std::unique_ptr<EngineLab>> labs;
+    std::unique_ptr<EngineLab>& lab = labs[truncation];
+    if (lab == nullptr) {
+        EngineConfig c = config_of(truncation, "");
+        c.prefix_caching = c.async_scheduling = false;
+        c.max_num_batched_tokens = 2048;
+        lab = std::make_unique<EngineLab>(c);
+    }
+    return digest(lab->run({r})[0]);
 }
 
 /// Rings and tails of the slots that sequences use: what an idle engine leaves there is NaN from
@@ -57,10 +74,10 @@ void poison_idle_slots(EngineLab& lab) {
     }
 }
 
-TEST(EngineStoredWindows, TurnsOfAConversationRunTheirNewRowsAlone) {
-    for (const char* mode : {"off", "exact", "compact"}) {
-        for (const int nextn : {0, 3}) {
-            for (const int64_t budget : {50, 512}) {
+TEST(SUITE, TurnsOfAConversationRunTheirNewRowsAlone) {
+    for (const char* mode : kModes) {
+        for (const int nextn : kDrafts) {
+            for (const int64_t budget : {nextn == 0 ? 512 : 50}) {
                 SCOPED_TRACE(std::string(mode) + ", nextn " + std::to_string(nextn) + ", budget " +
                              std::to_string(budget));
                 EngineConfig c = config_of(mode);
@@ -68,7 +85,7 @@ TEST(EngineStoredWindows, TurnsOfAConversationRunTheirNewRowsAlone) {
                 c.max_num_batched_tokens = budget;
                 EngineLab lab(c);
                 std::vector<int32_t> history = random_ids(1, 300, kVocab);
-                for (int turn = 0; turn < 4; ++turn) {
+                for (int turn = 0; turn < 3; ++turn) {
                     const Request r = request_of(history, 150);
                     const int64_t before = lab.scheduler().stats().prefill_tokens;
                     const Completion done = lab.run({r})[0];
@@ -85,15 +102,15 @@ TEST(EngineStoredWindows, TurnsOfAConversationRunTheirNewRowsAlone) {
                               random_ids(20 + static_cast<uint64_t>(turn), 30, kVocab);
                     poison_idle_slots(lab);
                 }
-                EXPECT_EQ(lab.scheduler().stats().restored_windows, 3);
+                EXPECT_EQ(lab.scheduler().stats().restored_windows, 2);
             }
         }
     }
 }
 
-TEST(EngineStoredWindows, OneBeginningServesMany) {
+TEST(SUITE, OneBeginningServesMany) {
     const std::vector<int32_t> shared = random_ids(5, 400, kVocab);
-    for (const char* mode : {"off", "exact", "compact"}) {
+    for (const char* mode : kModes) {
         SCOPED_TRACE(mode);
         EngineLab lab(config_of(mode));
         // The first leaves windows at its own end (block 4), the second finds where they part
@@ -104,23 +121,26 @@ TEST(EngineStoredWindows, OneBeginningServesMany) {
             EXPECT_EQ(digest(lab.run({r})[0]), alone(mode, r)) << "request " << i;
             const int64_t rows = lab.scheduler().stats().prefill_tokens - before;
             if (i >= 2) {
-                EXPECT_EQ(rows, 580 - 384) << "request " << i;
+                // With `off` what follows a replay has whole windows in all layers only later.
+                EXPECT_EQ(rows, std::string(mode) == "off" ? 580 - 279 : 580 - 384)
+                    << "request " << i;
             }
             poison_idle_slots(lab);
         }
     }
 }
 
-TEST(EngineStoredWindows, FewSlotsAndASmallPoolChangeNoBit) {
-    std::vector<Request> requests = matrix_requests(kVocab, 16, 300, 8);
+#ifdef DEEPINFER_FULL_LAWS
+TEST(SUITE, FewSlotsAndASmallPoolChangeNoBit) {
+    std::vector<Request> requests = matrix_requests(kVocab, 8, 300, 6);
     for (uint64_t i = 0; i < 6; ++i) {
         requests.push_back(
             request_of(random_ids(i % 3, 150 + 100 * static_cast<int64_t>(i % 2), kVocab), 140));
     }
     std::vector<std::string> want;
     for (const Request& r : requests) want.push_back(alone("exact", r));
-    for (const int64_t stored : {1, 3, 20}) {
-        for (const int nextn : {0, 5}) {
+    for (const int64_t stored : {1, 5}) {
+        for (const int nextn : {stored == 1 ? 0 : 5}) {
             SCOPED_TRACE("stored " + std::to_string(stored) + ", nextn " + std::to_string(nextn));
             EngineConfig c = config_of("exact");
             c.stored_windows = stored;
@@ -145,8 +165,9 @@ TEST(EngineStoredWindows, FewSlotsAndASmallPoolChangeNoBit) {
         }
     }
 }
+#endif
 
-TEST(EngineStoredWindows, SwitchesAreResolvedOrRefused) {
+TEST(SUITE, SwitchesAreResolvedOrRefused) {
     EXPECT_EQ(EngineLab(lab_config("nano")).parts().config.replay, "stored");
     EXPECT_GE(EngineLab(lab_config("nano")).parts().config.stored_windows, 4);
     EngineConfig c = config_of("off", "exact");
