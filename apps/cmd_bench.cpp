@@ -4,6 +4,7 @@
 // Prompts are token ids from a seeded generator (no added tokens but BOS), so a run can be
 // repeated; every request of every repetition has its own, so that the prefix cache helps only
 // where --non-cached asks for it.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
