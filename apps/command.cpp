@@ -212,28 +212,13 @@ void add_sampling_options(CLI::App& app, SamplingOptions& o) {
         ->capture_default_str();
     app.add_option("--effort", o.effort, "minimal, low, medium, high, xhigh, max, or 1..100")
         ->capture_default_str();
-    app.add_option("--regex", o.regex, "Constrain the output (not in this version)");
-    app.add_option("--json-schema", o.json_schema, "Constrain the output (not in this version)");
-    app.add_option("--ebnf", o.ebnf, "Constrain the output (not in this version)");
-    app.add_option("--choice", o.choice, "Constrain the output (not in this version)");
-    app.add_option(
-        "--structural-tag", o.structural_tag, "Constrain the output (not in this version)");
+    add_constraint_options(app, o.constraint);
 }
 
 Status SamplingOptions::apply(recipe::Conversation* conversation) {
-    const struct {
-        const char* flag;
-        const std::string& value;
-    } constraints[] = {{"--regex", regex},
-                       {"--json-schema", json_schema},
-                       {"--ebnf", ebnf},
-                       {"--choice", choice},
-                       {"--structural-tag", structural_tag}};
-    for (const auto& c : constraints) {
-        if (!c.value.empty())
-            return {StatusCode::kUnimplemented,
-                    std::string(c.flag) + ": constrained output is not in this version"};
-    }
+    Result<StructuredOutputArgs> so_args = constraint.read();
+    if (!so_args.ok()) return so_args.status();
+    params.so_args = std::move(so_args).value();
     params.seq_seed = seed;
     params.max_tokens = max_tokens;
     params.logprobs = logprobs;

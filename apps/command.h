@@ -42,6 +42,16 @@ void add_model_options(CLI::App& app, CommonOptions& options);
 /// Adds the engine's limits and switches (scheduling, caches, speculation, layout).
 void add_engine_options(CLI::App& app, CommonOptions& options);
 
+/// One constraint of the command line: --regex, --json-schema, --ebnf, --choice, --structural-tag.
+struct ConstraintOptions {
+    std::string regex, json_schema, ebnf, choice, structural_tag;
+    bool any_whitespace = true;
+
+    /// Reads the files. Empty arguments when none was given; kInvalidArgument when several were.
+    Result<StructuredOutputArgs> read() const;
+};
+void add_constraint_options(CLI::App& app, ConstraintOptions& options);
+
 struct SamplingOptions {
     SamplingParams params;
     bool thinking = true;
@@ -50,7 +60,7 @@ struct SamplingOptions {
     std::optional<uint64_t> seed;
     std::optional<int64_t> max_tokens;
     std::optional<int> logprobs;
-    std::string regex, json_schema, ebnf, choice, structural_tag;
+    ConstraintOptions constraint;
 
     /// Checks and completes `params` and fills the conversation's thinking and effort.
     Status apply(recipe::Conversation* conversation);
@@ -118,6 +128,7 @@ Run add_generate(CLI::App& root);
 Run add_chat(CLI::App& root);
 Run add_batch(CLI::App& root);
 Run add_bench(CLI::App& root);
+Run add_check_constraint(CLI::App& root);
 Run add_inspect(CLI::App& root);
 Run add_forward(CLI::App& root);
 Run add_ppl(CLI::App& root);

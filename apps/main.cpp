@@ -70,6 +70,7 @@ int main(int argc, char** argv) {
     add(&cli::add_chat);
     add(&cli::add_batch);
     add(&cli::add_bench);
+    add(&cli::add_check_constraint);
     add(&cli::add_inspect);
     add(&cli::add_forward);
     add(&cli::add_ppl);

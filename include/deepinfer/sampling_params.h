@@ -26,15 +26,38 @@ enum class LogprobMode {
     kProcessed,  ///< the one sampled from: after masks, bias, penalties, temperature and truncation
 };
 
-/// Constraint on the output's form. At most one member may be set.
+/// Constraint on the output's form: enforced token by token, or refused at submission
+/// (structured_output.h: from JSON, and what a constraint means).
 struct StructuredOutputArgs {
-    std::optional<std::string> regex;  ///< the whole output matches this regular expression
-    std::optional<std::string>
-        json_schema;                  ///< the output is JSON valid under this schema (JSON text)
-    std::optional<std::string> ebnf;  ///< the output is derived from rule "root" of this grammar
+    enum class Type {
+        kNone,
+        kRegex,          ///< the whole output matches `value`
+        kJson,           ///< the output is JSON valid under the schema `value` (JSON text)
+        kJsonObject,     ///< the output is a JSON object
+        kEbnf,           ///< the output is derived from rule "root" of the grammar `value`
+        kChoice,         ///< the output is one of `choices`
+        kStructuralTag,  ///< free text with constrained regions (`value` is JSON text)
+    };
+    Type type = Type::kNone;
+    std::string value;
+    std::vector<std::string> choices;
+    /// Refuse what cannot be enforced. False: leave such keywords out and list them.
+    bool strict = true;
+    /// JSON may hold blanks between its tokens (at most 20 in a row); false: one behind , and :
+    bool any_whitespace = true;
+    /// The constraint begins at the first generated token. False: where the prompt leaves reasoning
+    /// open, it begins behind "</think>".
+    bool in_reasoning = false;
 
-    bool empty() const { return !regex && !json_schema && !ebnf; }
+    bool empty() const { return type == Type::kNone; }
     bool operator==(const StructuredOutputArgs&) const = default;
+
+    static StructuredOutputArgs of(Type type, std::string value) {
+        StructuredOutputArgs a;
+        a.type = type;
+        a.value = std::move(value);
+        return a;
+    }
 };
 
 struct SamplingParams {
@@ -114,8 +137,8 @@ struct SamplingParams {
 
     bool greedy() const { return temperature < kGreedyTemperature; }
 
-    /// kInvalidArgument naming field, value and range; kUnimplemented for what this version does
-    /// not do (so_args). vocab_size: number of logits of the model.
+    /// kInvalidArgument naming field, value and range. vocab_size: number of logits of the model. The
+    /// constraint itself is judged where it is compiled.
     Status validate(int64_t vocab_size) const;
 };
 

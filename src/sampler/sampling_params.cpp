@@ -136,9 +136,8 @@ Status SamplingParams::validate(int64_t vocab_size) const {
     }
     DI_RETURN_IF_ERROR(check_logprobs("logprobs", logprobs));
     DI_RETURN_IF_ERROR(check_logprobs("prompt_logprobs", prompt_logprobs));
-    if (!so_args.empty()) {
-        return {StatusCode::kUnimplemented,
-                "so_args (structured output) is not supported by this version"};
+    if (!so_args.empty() && ignore_eos) {
+        return invalid("ignore_eos", "true", "false together with so_args (the end token ends it)");
     }
     return {};
 }

@@ -1,0 +1,82 @@
+// JsonWriter: productions of JSON text for the forms of a schema.
+//
+// Compact or with blanks (at most kMostBlanks in a row, never two runs side by side). Members stand in
+// declared order, others behind them. Strings may spell any character allowed in JSON; \u escapes are
+// written only where every character is allowed and for control characters.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "grammar/production.h"
+#include "grammar/schema_algebra.h"
+
+namespace deepinfer::grammar {
+
+/// Pieces of JSON text that do not depend on a schema.
+class JsonText {
+  public:
+    static constexpr int kMostBlanks = 20;
+
+    JsonText(Productions& p, bool any_whitespace) : p_(p), any_whitespace_(any_whitespace) {}
+
+    /// One character of a string whose value is in `set`, in every spelling that is offered.
+    ExprId character(const CharSet& set);
+    ExprId any_string();
+    /// A string of min to max characters (max kNoMax: any number).
+    ExprId bounded_string(int64_t min, int64_t max);
+    ExprId string_of(const Automaton& language);
+    ExprId any_number();
+    ExprId any_integer();
+    ExprId blanks();
+    ExprId comma();
+    ExprId colon();
+    Productions& productions() { return p_; }
+
+  private:
+    ExprId shared(RuleId* rule, const char* name, ExprId (JsonText::*body)());
+    ExprId any_character();
+    ExprId string_body();
+    ExprId number_body();
+    ExprId integer_body();
+    ExprId blanks_body();
+
+    Productions& p_;
+    const bool any_whitespace_;
+    RuleId character_ = -1, string_ = -1, number_ = -1, integer_ = -1, blanks_ = -1;
+};
+
+class JsonWriter {
+  public:
+    JsonWriter(SchemaAlgebra& algebra, Productions& p, bool any_whitespace);
+
+    /// The rule of the whole schema's values.
+    RuleId whole();
+    /// An expression for the values of one place.
+    ExprId value(const Conjunction& c);
+    /// The same for forms that stand alone.
+    ExprId forms(const Forms& f);
+    /// Writes what has been referred to so far. Call once, last.
+    void finish();
+    JsonText& text() { return text_; }
+
+  private:
+    ExprId number(const NumberPart& part);
+    ExprId string(const StringPart& part);
+    ExprId array(const ItemForm& form);
+    ExprId plain_array(const ItemForm& form);
+    ExprId counted_array(const ItemForm& form);
+    ExprId distinct_array(const ItemForm& form);
+    ExprId object(const MemberForm& form);
+    std::vector<std::pair<Automaton, Conjunction>> open_keys(const MemberForm& form);
+    bool finite_values(const Conjunction& c, size_t most, std::vector<std::string>* out);
+
+    SchemaAlgebra& algebra_;
+    Productions& p_;
+    JsonText text_;
+    std::map<Conjunction, RuleId> rules_;
+    std::vector<Conjunction> open_;
+};
+
+}  // namespace deepinfer::grammar
