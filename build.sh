@@ -48,6 +48,7 @@ if [ ${#missing[@]} -gt 0 ]; then
     DEBIAN_FRONTEND=noninteractive "${command[@]}" > /dev/null
 fi
 
+deps/fetch.sh
 args=(--preset "$preset" -DDEEPINFER_ACCELERATOR="$accelerator")
 cmake "${args[@]}" > /tmp/deepinfer-configure.$$ || { cat /tmp/deepinfer-configure.$$; rm -f /tmp/deepinfer-configure.$$; exit 1; }
 rm -f /tmp/deepinfer-configure.$$

@@ -17,11 +17,17 @@ Result<std::string> whole_file(const std::string& flag, const std::string& path)
 
 void add_constraint_options(CLI::App& app, ConstraintOptions& o) {
     app.add_option("--regex", o.regex, "The output matches this regular expression as a whole");
-    app.add_option("--json-schema", o.json_schema, "The output is JSON valid under the schema in this file");
-    app.add_option("--ebnf", o.ebnf, "The output is derived from rule root of the grammar in this file");
+    app.add_option(
+        "--json-schema", o.json_schema, "The output is JSON valid under the schema in this file");
+    app.add_option(
+        "--ebnf", o.ebnf, "The output is derived from rule root of the grammar in this file");
     app.add_option("--choice", o.choice, "The output is one of these texts: A|B|C");
-    app.add_option("--structural-tag", o.structural_tag, "Free text with constrained regions, as the file says");
-    app.add_option("--any-whitespace", o.any_whitespace, "0: JSON with one blank behind , and : and no other")
+    app.add_option("--structural-tag",
+                   o.structural_tag,
+                   "Free text with constrained regions, as the file says");
+    app.add_option("--any-whitespace",
+                   o.any_whitespace,
+                   "0: JSON with one blank behind , and : and no other")
         ->capture_default_str();
 }
 
@@ -42,8 +48,9 @@ Result<StructuredOutputArgs> ConstraintOptions::read() const {
     for (const auto& form : forms) {
         if (form.value.empty()) continue;
         if (given != nullptr) {
-            return Status(StatusCode::kInvalidArgument,
-                          std::string(given) + " and " + form.flag + ": only one constraint at a time");
+            return Status(
+                StatusCode::kInvalidArgument,
+                std::string(given) + " and " + form.flag + ": only one constraint at a time");
         }
         given = form.flag;
         args.type = form.type;

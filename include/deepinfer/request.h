@@ -74,6 +74,9 @@ struct Output {
     /// raw.
     std::vector<TokenLogprobs> prompt_logprobs;
 
+    /// With the request's first delta: what so_args.strict = false left out, as sentences.
+    std::vector<std::string> constraint_notes;
+
     FinishReason finish_reason = FinishReason::kNone;
     std::string stop_text;    ///< the stop string that matched
     int32_t stop_token = -1;  ///< the id that ended it
@@ -123,6 +126,7 @@ struct CompletionChoice {
 /// What Engine::generate() returns: all deltas joined.
 struct Completion {
     std::vector<CompletionChoice> choices;  ///< n of them, in order of index
+    std::vector<std::string> constraint_notes;
     Usage usage;
     Timing timing;
 };

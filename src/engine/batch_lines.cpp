@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "deepinfer/structured_output.h"
 #include "engine/batch_runner.h"
 #include "engine/json_text.h"
 
@@ -102,7 +103,13 @@ Result<BatchJob> read_native_line(const Engine& engine,
     job.request.id = *id;
     if (object.contains("sampling") && !object["sampling"].is_null()) {
         if (!object["sampling"].is_object()) return bad("sampling is no JSON object");
-        Result<SamplingParams> sampling = sampling_params_from_json(object["sampling"].dump());
+        std::string text = object["sampling"].dump();
+        if (object["sampling"].contains("so_args")) {  // the schema in it keeps its order
+            Result<std::string> whole = json_member_text(line, {"sampling"});
+            if (!whole.ok()) return whole.status();
+            text = std::move(whole).value();
+        }
+        Result<SamplingParams> sampling = sampling_params_from_json(text);
         if (!sampling.ok()) return sampling.status();
         job.request.sampling = std::move(sampling).value();
     }

@@ -66,6 +66,7 @@ void Delivery::open(SubmittedRequest& request) {
     open.sampling = request.sampling;
     open.callbacks = std::move(request.callbacks);
     open.submit_us = request.submit_us;
+    open.constraint_notes = std::move(request.constraint_notes);
     open.usage.prompt_tokens = request.prompt_tokens;
     for (size_t i = 0; i < request.specs.size(); ++i) {
         Part part;
@@ -92,6 +93,7 @@ Output Delivery::make_output(const Open& open, const Sequence& seq) const {
     o.seq_seed = seq.spec.seed;
     o.nan_logits = open.parts[static_cast<size_t>(seq.spec.index)].nan_logits;
     o.usage = open.usage;
+    o.constraint_notes = open.constraint_notes;
     const int64_t now = clock_.now_us();
     const auto ms = [&](int64_t us) { return static_cast<double>(us - open.submit_us) / 1000.0; };
     o.timing.total_ms = ms(now);
@@ -128,8 +130,10 @@ FinishReason Delivery::on_token(const Sequence& seq,
     Output o = make_output(open, seq);
     o.token_ids.push_back(token);
     if (open.sampling->logprobs) o.logprobs.push_back(sampled.logprobs);
+    open.constraint_notes.clear();  // told once
     if (seq.spec.index == 0) o.prompt_logprobs = std::exchange(open.prompt_logprobs, {});
-    o.text = part.stream->push(token, &reason);
+    const TokenConstraint* form = seq.spec.constraint.get();
+    o.text = part.stream->push(token, &reason, form == nullptr || form->complete());
     o.finish_reason = reason;
     o.stop_text = part.stream->stop_text();
     if (stopped_by_id) o.stop_token = token;
@@ -186,6 +190,7 @@ void join_output(const Output& o, Completion* completion) {
     choice.nan_logits = choice.nan_logits || o.nan_logits;
     choice.error = o.error;
     completion->usage = o.usage;
+    if (!o.constraint_notes.empty()) completion->constraint_notes = o.constraint_notes;
     completion->timing = o.timing;
 }
 

@@ -26,6 +26,7 @@ struct SubmittedRequest {
     int64_t submit_us = 0;
     std::vector<SequenceSpec> specs;  ///< one per sub-sequence
     RequestCallbacks callbacks;
+    std::vector<std::string> constraint_notes;
 
     void set_number(uint64_t n);
 };
@@ -61,6 +62,7 @@ class Delivery final : public ScheduleSink {
         RequestCallbacks callbacks;
         std::vector<Part> parts;
         std::vector<TokenLogprobs> prompt_logprobs;
+        std::vector<std::string> constraint_notes;  ///< not yet told
         Usage usage;
         int64_t submit_us = 0;
         int64_t first_token_us = -1;

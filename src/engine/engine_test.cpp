@@ -236,7 +236,11 @@ TEST(Engine, RefusalsAtSubmissionNameWhatIsWrong) {
          StatusCode::kInvalidArgument,
          "temperature"},
         {[](Request& r) { r.sampling.n = 0; }, StatusCode::kInvalidArgument, "n"},
-        {[](Request& r) { r.sampling.so_args.regex = "a"; }, StatusCode::kUnimplemented, "so_args"},
+        {[](Request& r) {
+             r.sampling.so_args = StructuredOutputArgs::of(StructuredOutputArgs::Type::kRegex, "(");
+         },
+         StatusCode::kInvalidArgument,
+         "so_args"},
         {[](Request& r) { r.sampling.max_tokens = 500; }, StatusCode::kOutOfRange, "512"},
         {[](Request& r) { r.sampling.max_tokens = 500; }, StatusCode::kOutOfRange, "13 tokens"},
         {[](Request& r) { r.prompt_token_ids.assign(600, 5); }, StatusCode::kOutOfRange, "600"},

@@ -7,12 +7,12 @@ OutputStream::OutputStream(const Tokenizer& tokenizer, const SamplingParams& sam
       decoder_(tokenizer),
       matcher_(sampling.stop, sampling.include_stop_str) {}
 
-std::string OutputStream::push(int32_t token, FinishReason* reason) {
+std::string OutputStream::push(int32_t token, FinishReason* reason, bool may_stop) {
     std::string text;
     if (*reason != FinishReason::kStop) {
         // An id that the model has and the tokenizer lacks (padding of the vocabulary) is no text.
         const Result<std::string> piece = decoder_.push(token);
-        if (piece.ok()) text = matcher_.push(piece.value());
+        if (piece.ok()) text = matcher_.push(piece.value(), may_stop);
         if (matcher_.stopped()) {
             stop_text_ = stops_[static_cast<size_t>(matcher_.matched_stop())];
             *reason = FinishReason::kStop;

@@ -20,7 +20,8 @@ class OutputStream {
     /// Text that the token settled. `reason` is why the token ends the sequence, if it does; a stop
     /// string found here makes it kStop. A token that is itself the stop (end of sequence, stop id)
     /// adds no text. With an end everything held is released.
-    std::string push(int32_t token, FinishReason* reason);
+    /// may_stop false: stop strings are ordinary text here (the form of the output is incomplete).
+    std::string push(int32_t token, FinishReason* reason, bool may_stop = true);
 
     /// The sequence ends without a token: releases what is held.
     std::string finish();

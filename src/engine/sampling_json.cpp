@@ -8,6 +8,7 @@
 
 #include "base/env_flags.h"
 #include "deepinfer/batch.h"
+#include "deepinfer/structured_output.h"
 
 namespace deepinfer {
 namespace {
@@ -133,22 +134,6 @@ Status read_mode(const Json& v, SamplingParams* p) {
     return {};
 }
 
-Status read_so_args(const Json& v, SamplingParams* p) {
-    if (!v.is_object()) return wrong("so_args", v, "an object");
-    for (const auto& [key, value] : v.items()) {
-        const bool text_ok = value.is_string() || (key == "json_schema" && value.is_object());
-        if (key != "regex" && key != "json_schema" && key != "ebnf") {
-            return wrong("so_args", Json(key), "regex, json_schema or ebnf");
-        }
-        if (!text_ok) return wrong("so_args." + key, value, "a string");
-        const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
-        if (key == "regex") p->so_args.regex = text;
-        if (key == "json_schema") p->so_args.json_schema = text;
-        if (key == "ebnf") p->so_args.ebnf = text;
-    }
-    return {};
-}
-
 Status read_allowed(const Json& v, SamplingParams* p) {
     std::vector<int32_t> ids;
     if (!read_ids(v, &ids)) return wrong("allowed_token_ids", v, "an array of token ids");
@@ -187,7 +172,6 @@ const std::map<std::string, Reader>& readers() {
         {"logprobs", optional_whole("logprobs", &P::logprobs)},
         {"prompt_logprobs", optional_whole("prompt_logprobs", &P::prompt_logprobs)},
         {"logprob_mode", read_mode},
-        {"so_args", read_so_args},
         {"priority", whole("priority", &P::priority)},
     };
     return table;
@@ -202,12 +186,21 @@ Result<SamplingParams> sampling_params_from_json(const std::string& json) {
     }
     SamplingParams params;
     for (const auto& [name, value] : object.items()) {
+        if (name == "so_args") continue;  // below
         const auto reader = readers().find(name);
         if (reader == readers().end()) {
             return Status(StatusCode::kInvalidArgument, "sampling." + name + " is no known member");
         }
         if (value.is_null()) continue;
         DI_RETURN_IF_ERROR(reader->second(value, &params));
+    }
+    if (object.contains("so_args") && !object["so_args"].is_null()) {
+        // From the text itself: a schema's members have an order, and numbers all their digits.
+        const Result<std::string> text = json_member_text(json, {"so_args"});
+        if (!text.ok()) return text.status();
+        Result<StructuredOutputArgs> args = structured_output_from_json(text.value());
+        if (!args.ok()) return args.status();
+        params.so_args = std::move(args).value();
     }
     return params;
 }

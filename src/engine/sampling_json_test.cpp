@@ -35,7 +35,7 @@ TEST(SamplingJson, EveryMemberIsRead) {
     want.logprobs = 1;
     want.prompt_logprobs = 0;
     want.logprob_mode = LogprobMode::kProcessed;
-    want.so_args.regex = "a+";
+    want.so_args = StructuredOutputArgs::of(StructuredOutputArgs::Type::kRegex, "a+");
     want.priority = -2;
     EXPECT_TRUE(p.value() == want);
 }

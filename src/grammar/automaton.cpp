@@ -9,8 +9,10 @@ namespace deepinfer::grammar {
 namespace {
 
 [[noreturn]] void too_large(size_t states) {
-    refuse("", "", "the language of this string or number needs an automaton of more than " +
-                       std::to_string(states) + " states");
+    refuse("",
+           "",
+           "the language of this string or number needs an automaton of more than " +
+               std::to_string(states) + " states");
 }
 
 /// Thompson's construction with anchors as conditional steps.
@@ -28,7 +30,8 @@ class Nfa {
         build(r, start_, final_);
         if (search) {
             any_ = CharSet::universe();
-            // Any text in front: the loop state is entered freely and, as a start, counts as "begin".
+            // Any text in front: the loop state is entered freely and, as a start, counts as
+            // "begin".
             const int loop = add();
             moves_[static_cast<size_t>(loop)].push_back({&any_, loop});
             step(loop, start_, Step::kFree);
@@ -60,7 +63,9 @@ class Nfa {
         steps_.emplace_back();
         return static_cast<int>(moves_.size() - 1);
     }
-    void step(int from, int to, Step kind) { steps_[static_cast<size_t>(from)].push_back({to, kind}); }
+    void step(int from, int to, Step kind) {
+        steps_[static_cast<size_t>(from)].push_back({to, kind});
+    }
 
     void build(const Regex& r, int from, int to) {
         switch (r.kind) {
@@ -200,7 +205,8 @@ Automaton Automaton::words(const std::vector<std::string>& words, const Limits& 
         size_t s = 0;
         for (const uint32_t c : code_points(w)) {
             auto& edges = states[s].edges;
-            const auto it = std::find_if(edges.begin(), edges.end(), [c](const Edge& e) { return e.lo == c; });
+            const auto it =
+                std::find_if(edges.begin(), edges.end(), [c](const Edge& e) { return e.lo == c; });
             if (it != edges.end()) {
                 s = static_cast<size_t>(it->to);
                 continue;
@@ -213,7 +219,9 @@ Automaton Automaton::words(const std::vector<std::string>& words, const Limits& 
         states[s].accept = true;
     }
     for (State& s : states) {
-        std::sort(s.edges.begin(), s.edges.end(), [](const Edge& a, const Edge& b) { return a.lo < b.lo; });
+        std::sort(s.edges.begin(), s.edges.end(), [](const Edge& a, const Edge& b) {
+            return a.lo < b.lo;
+        });
     }
     return of(std::move(states), limits);
 }
@@ -248,16 +256,21 @@ Automaton Automaton::combine(const Automaton& o, SetOperation op, const Limits& 
     std::vector<State> states;
     size_t num_edges = 0;
     const auto number = [&](int32_t a, int32_t b) -> int32_t {
-        const bool dead = op == SetOperation::kOr ? a < 0 && b < 0 : op == SetOperation::kAnd ? a < 0 || b < 0 : a < 0;
+        const bool dead = op == SetOperation::kOr    ? a < 0 && b < 0
+                          : op == SetOperation::kAnd ? a < 0 || b < 0
+                                                     : a < 0;
         if (dead) return -1;
-        const auto [it, added] = index.emplace(std::make_pair(a, b), static_cast<int32_t>(pairs.size()));
+        const auto [it, added] =
+            index.emplace(std::make_pair(a, b), static_cast<int32_t>(pairs.size()));
         if (added) {
             if (pairs.size() >= limits.automaton_states * 8) too_large(limits.automaton_states);
             pairs.emplace_back(a, b);
             const bool in_a = a >= 0 && states_[static_cast<size_t>(a)].accept;
             const bool in_b = b >= 0 && o.states_[static_cast<size_t>(b)].accept;
             states.emplace_back();
-            states.back().accept = op == SetOperation::kOr ? in_a || in_b : op == SetOperation::kAnd ? in_a && in_b : in_a && !in_b;
+            states.back().accept = op == SetOperation::kOr    ? in_a || in_b
+                                   : op == SetOperation::kAnd ? in_a && in_b
+                                                              : in_a && !in_b;
         }
         return it->second;
     };
@@ -313,7 +326,8 @@ bool Automaton::accepts(const std::string& word) const {
     size_t s = 0;
     for (const uint32_t c : code_points(word)) {
         const auto& edges = states_[s].edges;
-        const auto it = std::upper_bound(edges.begin(), edges.end(), c, [](uint32_t v, const Edge& e) { return v < e.lo; });
+        const auto it = std::upper_bound(
+            edges.begin(), edges.end(), c, [](uint32_t v, const Edge& e) { return v < e.lo; });
         if (it == edges.begin() || c > std::prev(it)->hi) return false;
         s = static_cast<size_t>(std::prev(it)->to);
     }
@@ -396,12 +410,15 @@ void Automaton::minimise() {
             for (const Edge& e : states_[i].edges) {
                 if (!useful[static_cast<size_t>(e.to)]) continue;
                 const int32_t to = cls[static_cast<size_t>(e.to)];
-                if (e.lo > at && !(sig.second.empty() && e.lo == 0)) sig.second.emplace_back(at, -1);
-                if (sig.second.empty() || sig.second.back().second != to) sig.second.emplace_back(e.lo, to);
+                if (e.lo > at && !(sig.second.empty() && e.lo == 0))
+                    sig.second.emplace_back(at, -1);
+                if (sig.second.empty() || sig.second.back().second != to)
+                    sig.second.emplace_back(e.lo, to);
                 at = e.hi + 1;
             }
             sig.second.emplace_back(at, -1);
-            next[i] = index.emplace(std::move(sig), static_cast<int32_t>(index.size())).first->second;
+            next[i] =
+                index.emplace(std::move(sig), static_cast<int32_t>(index.size())).first->second;
         }
         cls = std::move(next);
         if (index.size() == num_classes) break;
@@ -464,7 +481,9 @@ std::optional<size_t> Automaton::count(size_t most) const {
         uint64_t n = states_[s].accept ? 1 : 0;
         for (const Edge& e : states_[s].edges) {
             const uint64_t below = words[static_cast<size_t>(e.to)];
-            n = std::min<uint64_t>(uint64_t{most} + 1, n + std::min<uint64_t>(below * (e.hi - e.lo + 1), uint64_t{most} + 1));
+            n = std::min<uint64_t>(
+                uint64_t{most} + 1,
+                n + std::min<uint64_t>(below * (e.hi - e.lo + 1), uint64_t{most} + 1));
         }
         words[s] = n;
     }

@@ -1,7 +1,9 @@
-// Automaton: a deterministic finite automaton over code points, and what can be asked of its language.
+// Automaton: a deterministic finite automaton over code points, and what can be asked of its
+// language.
 //
-// Strings and numbers of a schema are such languages, so that "this pattern, at most five characters,
-// not one of these" is an intersection and not a guess. Missing edges lead nowhere (the word is out).
+// Strings and numbers of a schema are such languages, so that "this pattern, at most five
+// characters, not one of these" is an intersection and not a guess. Missing edges lead nowhere (the
+// word is out).
 #pragma once
 
 #include <cstdint>
@@ -53,31 +55,44 @@ class Automaton {
     size_t num_states() const { return states_.size(); }
     const std::vector<State>& states() const { return states_; }
 
-    /// The productions of the language; `one` makes the expression of one character set, `end` stands
-    /// behind every word.
+    /// The productions of the language; `one` makes the expressions of one character set (its
+    /// spellings, all different), `end` stands behind every word.
     template <typename OneSet>
     ExprId expr(Productions& p, const OneSet& one, ExprId end, const std::string& name) const;
 
   private:
     /// Groups a state's edges by target.
     std::map<int32_t, CharSet> by_target(size_t state) const;
-    /// Removes states that are not reached or from which no word ends, joins equal ones; state 0 is the
-    /// start. No state at all: the empty language.
+    /// Removes states that are not reached or from which no word ends, joins equal ones; state 0 is
+    /// the start. No state at all: the empty language.
     void minimise();
     std::vector<int> entries() const;
 
     std::vector<State> states_;
 };
 
-/// Writes one automaton: a state entered from one place is written there, any other is a rule.
+/// Writes one automaton. A state entered from one place is written there, any other is a rule. A
+/// set that has several spellings (JSON escapes) is written as so many ways into a rule: whole
+/// tokens then stay inside one right-recursive rule, which is what their masks are computed for
+/// beforehand.
 template <typename OneSet>
 class AutomatonWriter {
   public:
-    AutomatonWriter(Productions& p, const OneSet& one, ExprId end, std::string name,
+    AutomatonWriter(Productions& p,
+                    const OneSet& one,
+                    ExprId end,
+                    std::string name,
                     const std::vector<std::map<int32_t, CharSet>>& targets,
-                    const std::vector<bool>& accept, const std::vector<int>& entries)
-        : p_(p), one_(one), end_(end), name_(std::move(name)), targets_(targets), accept_(accept),
-          entries_(entries), rules_(targets.size(), -1) {}
+                    const std::vector<bool>& accept,
+                    const std::vector<int>& entries)
+        : p_(p),
+          one_(one),
+          end_(end),
+          name_(std::move(name)),
+          targets_(targets),
+          accept_(accept),
+          entries_(entries),
+          rules_(targets.size(), -1) {}
 
     ExprId whole() {
         const ExprId start = state(0, 0);
@@ -92,25 +107,39 @@ class AutomatonWriter {
   private:
     static constexpr int kMostNested = 24;
 
-    ExprId state(int32_t s, int nested) {
+    ExprId rule_of(int32_t s) {
         const auto i = static_cast<size_t>(s);
-        if (rules_[i] < 0 && nested < kMostNested && entries_[i] <= 1) return body(s, nested);
         if (rules_[i] < 0) {
             rules_[i] = p_.add_rule(name_);
             open_.push_back(s);
         }
         return p_.ref(rules_[i]);
     }
+    ExprId state(int32_t s, int nested) {
+        const auto i = static_cast<size_t>(s);
+        if (targets_[i].empty()) return end_;
+        const auto loop = targets_[i].find(s);
+        const bool recursive = loop != targets_[i].end() && one_(loop->second).size() > 1;
+        if (rules_[i] < 0 && nested < kMostNested && entries_[i] <= 1 && !recursive)
+            return body(s, nested);
+        return rule_of(s);
+    }
     ExprId body(int32_t s, int nested) {
         const auto i = static_cast<size_t>(s);
         std::vector<ExprId> ways;
         ExprId loop = -1;
         for (const auto& [to, set] : targets_[i]) {
-            if (to == s) {
-                loop = p_.repeat(one_(set), 0, kNoMax);
-            } else {
-                ways.push_back(p_.sequence({one_(set), state(to, nested + 1)}));
+            const std::vector<ExprId> spellings = one_(set);
+            if (to == s && spellings.size() == 1) {
+                loop = p_.repeat(spellings[0], 0, kNoMax);
+                continue;
             }
+            if (spellings.size() == 1) {
+                ways.push_back(p_.sequence({spellings[0], state(to, nested + 1)}));
+                continue;
+            }
+            const ExprId then = targets_[static_cast<size_t>(to)].empty() ? end_ : rule_of(to);
+            for (const ExprId e : spellings) ways.push_back(p_.sequence({e, then}));
         }
         if (accept_[i]) ways.push_back(end_);
         const ExprId rest = p_.choice(std::move(ways));
@@ -129,7 +158,10 @@ class AutomatonWriter {
 };
 
 template <typename OneSet>
-ExprId Automaton::expr(Productions& p, const OneSet& one, ExprId end, const std::string& name) const {
+ExprId Automaton::expr(Productions& p,
+                       const OneSet& one,
+                       ExprId end,
+                       const std::string& name) const {
     if (empty()) return p.never();
     std::vector<std::map<int32_t, CharSet>> targets;
     std::vector<bool> accept;

@@ -125,7 +125,12 @@ std::vector<uint32_t> code_points(const std::string& text) {
     std::vector<uint32_t> out;
     for (size_t i = 0; i < text.size();) {
         const auto lead = static_cast<uint8_t>(text[i]);
-        const size_t len = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
+        const size_t len = lead < 0x80   ? 1
+                           : lead < 0xC2 ? 0
+                           : lead < 0xE0 ? 2
+                           : lead < 0xF0 ? 3
+                           : lead < 0xF5 ? 4
+                                         : 0;
         uint32_t c = len <= 1 ? lead : lead & (0xFFu >> (len + 1));
         bool good = len > 0 && i + len <= text.size();
         for (size_t k = 1; good && k < len; ++k) {

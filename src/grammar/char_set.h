@@ -1,7 +1,8 @@
 // CharSet: a set of Unicode code points as sorted intervals.
 //
-// The universe is every scalar value (no surrogates) without the last 256 of plane 16: those stand for
-// the marker tokens of the vocabulary (markers.h), so that no text of a constraint can mean a marker.
+// The universe is every scalar value (no surrogates) without the last 256 of plane 16: those stand
+// for the marker tokens of the vocabulary (markers.h), so that no text of a constraint can mean a
+// marker.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +43,8 @@ class CharSet {
     std::vector<Interval> intervals_;  ///< ascending, not touching
 };
 
-/// UTF-8 of one code point, and the code points of well-formed UTF-8 text (ill-formed bytes: U+FFFD).
+/// UTF-8 of one code point, and the code points of well-formed UTF-8 text (ill-formed bytes:
+/// U+FFFD).
 std::string utf8_of(uint32_t c);
 std::vector<uint32_t> code_points(const std::string& text);
 

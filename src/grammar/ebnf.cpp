@@ -1,9 +1,9 @@
 // The EBNF front end. The dialect (docs/structured_outputs.md):
 //
-//   name ::= alternatives          rule "root" is the start; names: letters, digits, _ - . (no digit first)
-//   "text" 'text'                  escapes \n \t \r \\ \" \' \0 \xHH \uHHHH \UHHHHHHHH
-//   [a-z_] [^"\\] .                classes with the same escapes and \d \w \s \] \- \^ ; . is any character
-//   ( )  |  * + ? {m} {m,} {m,n}   # comment
+//   name ::= alternatives          rule "root" is the start; names: letters, digits, _ - . (no
+//   digit first) "text" 'text'                  escapes \n \t \r \\ \" \' \0 \xHH \uHHHH \UHHHHHHHH
+//   [a-z_] [^"\\] .                classes with the same escapes and \d \w \s \] \- \^ ; . is any
+//   character ( )  |  * + ? {m} {m,} {m,n}   # comment
 //
 // An empty alternative is written "". Lookahead, rule attributes and macros are refused by name.
 #include <algorithm>
@@ -19,7 +19,10 @@ constexpr int64_t kMostRepeats = 100000;
 
 class EbnfParser {
   public:
-    EbnfParser(const std::string& text, const std::string& pointer, Productions& p, const Limits& limits)
+    EbnfParser(const std::string& text,
+               const std::string& pointer,
+               Productions& p,
+               const Limits& limits)
         : text_(code_points(text)), pointer_(pointer), p_(p), limits_(limits) {}
 
     ExprId whole() {
@@ -38,7 +41,9 @@ class EbnfParser {
         }
         p_.set_root(root->second.id);
         if (!p_.productive_rules()[static_cast<size_t>(root->second.id)]) {
-            refuse(pointer_ + position(root->second.defined_at), "root", "the rule 'root' produces no finite text");
+            refuse(pointer_ + position(root->second.defined_at),
+                   "root",
+                   "the rule 'root' produces no finite text");
         }
         return p_.ref(root->second.id);
     }
@@ -61,9 +66,13 @@ class EbnfParser {
         }
         return std::to_string(line) + ":" + std::to_string(column);
     }
-    [[noreturn]] void fail(const std::string& why) const { refuse(pointer_ + position(at_), "ebnf", why); }
+    [[noreturn]] void fail(const std::string& why) const {
+        refuse(pointer_ + position(at_), "ebnf", why);
+    }
     bool at_end() const { return at_ >= text_.size(); }
-    uint32_t peek(size_t ahead = 0) const { return at_ + ahead < text_.size() ? text_[at_ + ahead] : 0; }
+    uint32_t peek(size_t ahead = 0) const {
+        return at_ + ahead < text_.size() ? text_[at_ + ahead] : 0;
+    }
 
     void blanks() {
         while (!at_end()) {
@@ -77,8 +86,12 @@ class EbnfParser {
             }
         }
     }
-    static bool name_start(uint32_t c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
-    static bool name_part(uint32_t c) { return name_start(c) || (c >= '0' && c <= '9') || c == '-' || c == '.'; }
+    static bool name_start(uint32_t c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+    }
+    static bool name_part(uint32_t c) {
+        return name_start(c) || (c >= '0' && c <= '9') || c == '-' || c == '.';
+    }
 
     std::string name() {
         std::string out;
@@ -102,7 +115,8 @@ class EbnfParser {
         const std::string n = name();
         if (peek() == '[') fail("rule attributes are not supported");
         blanks();
-        if (!(peek() == ':' && peek(1) == ':' && peek(2) == '=')) fail("expected ::= behind the rule name '" + n + "'");
+        if (!(peek() == ':' && peek(1) == ':' && peek(2) == '='))
+            fail("expected ::= behind the rule name '" + n + "'");
         at_ += 3;
         Known& k = known(n, start);
         if (k.defined) {
@@ -122,7 +136,8 @@ class EbnfParser {
     Known& known(const std::string& n, size_t at) {
         Known& k = rules_[n];
         if (k.id < 0) {
-            if (rules_.size() > limits_.rules) fail("more than " + std::to_string(limits_.rules) + " rules");
+            if (rules_.size() > limits_.rules)
+                fail("more than " + std::to_string(limits_.rules) + " rules");
             k.id = p_.add_rule("rule");
             k.first_use = at;
         }
@@ -130,7 +145,8 @@ class EbnfParser {
     }
 
     ExprId alternatives(size_t depth) {
-        if (depth > limits_.depth) fail("groups are nested deeper than " + std::to_string(limits_.depth));
+        if (depth > limits_.depth)
+            fail("groups are nested deeper than " + std::to_string(limits_.depth));
         std::vector<ExprId> ways = {sequence(depth)};
         while (peek() == '|' && !at_end()) {
             ++at_;
@@ -176,7 +192,9 @@ class EbnfParser {
                 }
                 if (peek() != '}') fail("a repetition without }");
                 ++at_;
-                if (max != kNoMax && max < min) fail("the repetition {" + std::to_string(min) + "," + std::to_string(max) + "} is empty");
+                if (max != kNoMax && max < min)
+                    fail("the repetition {" + std::to_string(min) + "," + std::to_string(max) +
+                         "} is empty");
             } else {
                 at_ = start;
                 return e;
@@ -193,7 +211,8 @@ class EbnfParser {
         int64_t v = 0;
         while (peek() >= '0' && peek() <= '9') {
             v = v * 10 + (peek() - '0');
-            if (v > kMostRepeats) fail("a repetition count is above " + std::to_string(kMostRepeats));
+            if (v > kMostRepeats)
+                fail("a repetition count is above " + std::to_string(kMostRepeats));
             ++at_;
         }
         blanks();
@@ -223,7 +242,8 @@ class EbnfParser {
             if (peek() == '(') fail("macros (" + n + "(…)) are not supported");
             return p_.ref(known(n, start).id);
         }
-        fail(std::string("unexpected character ") + (c < 0x7F ? "'" + utf8_of(c) + "'" : "U+" + std::to_string(c)));
+        fail(std::string("unexpected character ") +
+             (c < 0x7F ? "'" + utf8_of(c) + "'" : "U+" + std::to_string(c)));
     }
 
     uint32_t escape() {
@@ -242,7 +262,8 @@ class EbnfParser {
                     fail("an escape with too few hexadecimal digits");
                 }
             }
-            if (v > kMaxCodePoint || (v >= 0xD800 && v <= 0xDFFF) || v >= kMarkerBase) fail("an escape of no usable character");
+            if (v > kMaxCodePoint || (v >= 0xD800 && v <= 0xDFFF) || v >= kMarkerBase)
+                fail("an escape of no usable character");
             return v;
         };
         switch (c) {
@@ -295,8 +316,10 @@ class EbnfParser {
         CharSet set;
         while (peek() != ']' || at_end()) {
             if (at_end() || peek() == '\n') fail("a class without ]");
-            if (peek() == '\\' && (peek(1) == 'd' || peek(1) == 'w' || peek(1) == 's' || peek(1) == 'D' || peek(1) == 'W' || peek(1) == 'S')) {
-                set.add(parse_regex("\\" + std::string(1, static_cast<char>(peek(1))), "", limits_).set);
+            if (peek() == '\\' && (peek(1) == 'd' || peek(1) == 'w' || peek(1) == 's' ||
+                                   peek(1) == 'D' || peek(1) == 'W' || peek(1) == 'S')) {
+                set.add(parse_regex("\\" + std::string(1, static_cast<char>(peek(1))), "", limits_)
+                            .set);
                 at_ += 2;
                 continue;
             }
@@ -325,9 +348,15 @@ class EbnfParser {
 
 }  // namespace
 
-ExprId lower_ebnf(const std::string& text, const std::string& pointer, Productions& p, const Limits& limits) {
+ExprId lower_ebnf(const std::string& text,
+                  const std::string& pointer,
+                  Productions& p,
+                  const Limits& limits) {
     if (text.size() > limits.source_bytes) {
-        refuse(pointer, "ebnf", "the grammar has " + std::to_string(text.size()) + " bytes, at most " + std::to_string(limits.source_bytes) + " are taken");
+        refuse(pointer,
+               "ebnf",
+               "the grammar has " + std::to_string(text.size()) + " bytes, at most " +
+                   std::to_string(limits.source_bytes) + " are taken");
     }
     return EbnfParser(text, pointer, p, limits).whole();
 }

@@ -13,7 +13,8 @@ constexpr int kMostDigits = 1000;
 
 class Parser {
   public:
-    Parser(JsonTree& tree, std::string_view text, const Limits& limits) : tree_(tree), text_(text), limits_(limits) {}
+    Parser(JsonTree& tree, std::string_view text, const Limits& limits)
+        : tree_(tree), text_(text), limits_(limits) {}
 
     const JsonNode* document() {
         const JsonNode* root = value("", 1, nullptr);
@@ -27,7 +28,9 @@ class Parser {
         refuse("", "", "not valid JSON at byte " + std::to_string(pos_) + ": " + why);
     }
     void blanks() {
-        while (pos_ < text_.size() && (text_[pos_] == ' ' || text_[pos_] == '\t' || text_[pos_] == '\n' || text_[pos_] == '\r')) ++pos_;
+        while (pos_ < text_.size() && (text_[pos_] == ' ' || text_[pos_] == '\t' ||
+                                       text_[pos_] == '\n' || text_[pos_] == '\r'))
+            ++pos_;
     }
     char peek() const { return pos_ < text_.size() ? text_[pos_] : '\0'; }
     void want(char c) {
@@ -43,7 +46,10 @@ class Parser {
 
     const JsonNode* value(const std::string& pointer, size_t depth, const JsonNode* parent) {
         if (depth > limits_.depth) {
-            refuse(pointer, "", "the document is nested deeper than " + std::to_string(limits_.depth) + " levels");
+            refuse(
+                pointer,
+                "",
+                "the document is nested deeper than " + std::to_string(limits_.depth) + " levels");
         }
         blanks();
         JsonNode* n = tree_.make(JsonNode::Type::kNull, pointer);
@@ -91,7 +97,8 @@ class Parser {
             if (peek() != '"') fail("expected a key");
             std::string key = string();
             if (!seen.insert(key).second) {
-                refuse(n->pointer, key, "the key " + quote_json(key) + " stands twice in one object");
+                refuse(
+                    n->pointer, key, "the key " + quote_json(key) + " stands twice in one object");
             }
             want(':');
             std::string path = n->pointer + "/";
@@ -122,7 +129,8 @@ class Parser {
             return;
         }
         while (true) {
-            n->items.push_back(value(n->pointer + "/" + std::to_string(n->items.size()), depth + 1, n));
+            n->items.push_back(
+                value(n->pointer + "/" + std::to_string(n->items.size()), depth + 1, n));
             blanks();
             if (peek() == ']') break;
             want(',');
@@ -134,7 +142,10 @@ class Parser {
         uint32_t v = 0;
         for (int i = 0; i < 4; ++i, ++pos_) {
             const char c = peek();
-            const int d = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+            const int d = c >= '0' && c <= '9'   ? c - '0'
+                          : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                          : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                                 : -1;
             if (d < 0) fail("\\u needs four hexadecimal digits");
             v = v * 16 + static_cast<uint32_t>(d);
         }
@@ -233,7 +244,9 @@ class Parser {
         n->type = JsonNode::Type::kNumber;
         n->text = std::string(text_.substr(begin, pos_ - begin));
         if (!Decimal::parse(n->text, &n->number)) {
-            refuse(n->pointer, "", "the number has more than " + std::to_string(kMostDigits) + " digits");
+            refuse(n->pointer,
+                   "",
+                   "the number has more than " + std::to_string(kMostDigits) + " digits");
         }
     }
 
@@ -275,7 +288,9 @@ bool Decimal::parse(std::string_view text, Decimal* out) {
     const size_t last = digits.find_last_not_of('0');
     exponent += static_cast<int64_t>(digits.size() - 1 - last);
     digits.resize(last + 1);
-    const int64_t length = std::max<int64_t>(static_cast<int64_t>(digits.size()), std::max(exponent + static_cast<int64_t>(digits.size()), -exponent));
+    const int64_t length =
+        std::max<int64_t>(static_cast<int64_t>(digits.size()),
+                          std::max(exponent + static_cast<int64_t>(digits.size()), -exponent));
     if (length > kMostDigits) return false;
     out->negative = negative;
     out->digits = std::move(digits);
@@ -328,7 +343,8 @@ const JsonNode* JsonNode::find(std::string_view key) const {
 }
 
 const char* type_name(JsonNode::Type type) {
-    static constexpr const char* kNames[] = {"null", "boolean", "number", "string", "array", "object"};
+    static constexpr const char* kNames[] = {
+        "null", "boolean", "number", "string", "array", "object"};
     return kNames[static_cast<int>(type)];
 }
 
@@ -423,7 +439,10 @@ std::string compact_json(const JsonNode& n) {
 
 const JsonNode* JsonTree::parse(std::string_view text, const Limits& limits) {
     if (text.size() > limits.source_bytes) {
-        refuse("", "", "the text has " + std::to_string(text.size()) + " bytes, at most " + std::to_string(limits.source_bytes) + " are taken");
+        refuse("",
+               "",
+               "the text has " + std::to_string(text.size()) + " bytes, at most " +
+                   std::to_string(limits.source_bytes) + " are taken");
     }
     return Parser(*this, text, limits).document();
 }

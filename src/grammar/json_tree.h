@@ -41,7 +41,7 @@ struct JsonNode {
     Decimal number;
     std::vector<const JsonNode*> items;
     std::vector<std::pair<std::string, const JsonNode*>> members;
-    std::string pointer;               ///< where it stands
+    std::string pointer;  ///< where it stands
     const JsonNode* parent = nullptr;
     int id = 0;  ///< order of creation
 
@@ -62,7 +62,8 @@ std::string quote_json(const std::string& text);
 class JsonTree {
   public:
     /// Parses one document. Throws Refusal (pointer empty, position in the reason): syntax, a key
-    /// twice, bad UTF-8, unpaired surrogates, deeper than limits.depth, larger than limits.source_bytes.
+    /// twice, bad UTF-8, unpaired surrogates, deeper than limits.depth, larger than
+    /// limits.source_bytes.
     const JsonNode* parse(std::string_view text, const Limits& limits);
     /// A node made by the caller.
     JsonNode* make(JsonNode::Type type, std::string pointer);

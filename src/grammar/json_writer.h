@@ -1,8 +1,8 @@
 // JsonWriter: productions of JSON text for the forms of a schema.
 //
-// Compact or with blanks (at most kMostBlanks in a row, never two runs side by side). Members stand in
-// declared order, others behind them. Strings may spell any character allowed in JSON; \u escapes are
-// written only where every character is allowed and for control characters.
+// Compact or with blanks (at most kMostBlanks in a row, never two runs side by side). Members stand
+// in declared order, others behind them. Strings may spell any character allowed in JSON; \u
+// escapes are written only where every character is allowed and for control characters.
 #pragma once
 
 #include <map>
@@ -18,11 +18,14 @@ namespace deepinfer::grammar {
 class JsonText {
   public:
     static constexpr int kMostBlanks = 20;
+    /// Strings whose length is bounded by more than this have no escapes in the counted part: the
+    /// library counts characters of a class without a state for each, but nothing else.
+    static constexpr int64_t kCountedWithEscapes = 12;
 
     JsonText(Productions& p, bool any_whitespace) : p_(p), any_whitespace_(any_whitespace) {}
 
-    /// One character of a string whose value is in `set`, in every spelling that is offered.
-    ExprId character(const CharSet& set);
+    /// The spellings that are offered for one character of a string whose value is in `set`.
+    std::vector<ExprId> character(const CharSet& set);
     ExprId any_string();
     /// A string of min to max characters (max kNoMax: any number).
     ExprId bounded_string(int64_t min, int64_t max);
@@ -36,15 +39,19 @@ class JsonText {
 
   private:
     ExprId shared(RuleId* rule, const char* name, ExprId (JsonText::*body)());
-    ExprId any_character();
+    ExprId any_escape();
+    ExprId tail_body();
     ExprId string_body();
+    /// At most `max` further characters, at least `min`, and the closing quote.
+    ExprId bounded_tail(int64_t min, int64_t max);
     ExprId number_body();
     ExprId integer_body();
     ExprId blanks_body();
 
     Productions& p_;
     const bool any_whitespace_;
-    RuleId character_ = -1, string_ = -1, number_ = -1, integer_ = -1, blanks_ = -1;
+    std::map<std::pair<int64_t, int64_t>, RuleId> tails_;
+    RuleId tail_ = -1, escape_ = -1, string_ = -1, number_ = -1, integer_ = -1, blanks_ = -1;
 };
 
 class JsonWriter {

@@ -9,21 +9,25 @@
 
 namespace deepinfer::grammar {
 
-ExprId lower_regex(const std::string& pattern, const std::string& pointer, Productions& p, const Limits& limits) {
+ExprId lower_regex(const std::string& pattern,
+                   const std::string& pointer,
+                   Productions& p,
+                   const Limits& limits) {
     const Regex r = parse_regex(pattern, pointer, limits);
     const auto one = [&p](const CharSet& s) { return p.chars(s); };
-    // A deterministic automaton has no ambiguity to carry along; where it would be large, the expression
-    // itself is written.
+    // A deterministic automaton has no ambiguity to carry along; where it would be large, the
+    // expression itself is written.
     constexpr uint64_t kSmall = 3000;
     Limits small = limits;
     small.automaton_states = 600;
     small.automaton_edges = 20000;
     const bool plain = anchors_at_ends(r);
-    if (r.size() <= kSmall || !plain) {
+    if (!plain || r.size() <= kSmall) {
         try {
             const Automaton a = Automaton::full(r, plain ? small : limits);
             if (a.empty()) refuse(pointer, "regex", "no text matches the regular expression");
-            return a.expr(p, one, p.empty(), "text");
+            const auto sets = [&p](const CharSet& s) { return std::vector<ExprId>{p.chars(s)}; };
+            return a.expr(p, sets, p.empty(), "text");
         } catch (const Refusal& refusal) {
             if (!plain || refusal.keyword == "regex") throw;
         }
@@ -31,7 +35,11 @@ ExprId lower_regex(const std::string& pattern, const std::string& pointer, Produ
     return regex_expr(without_anchors(r), p, one);
 }
 
-ExprId lower_schema(const std::string& text, const StructuredOutputArgs& args, Productions& p, std::vector<Refusal>* notes, const Limits& limits) {
+ExprId lower_schema(const std::string& text,
+                    const StructuredOutputArgs& args,
+                    Productions& p,
+                    std::vector<Refusal>* notes,
+                    const Limits& limits) {
     JsonTree tree;
     const JsonNode* root = tree.parse(text, limits);
     SchemaAlgebra algebra(tree, root, args.strict, limits);
@@ -41,7 +49,8 @@ ExprId lower_schema(const std::string& text, const StructuredOutputArgs& args, P
     writer.finish();
     p.set_root(whole);
     notes->insert(notes->end(), algebra.notes().begin(), algebra.notes().end());
-    if (!p.productive_rules()[static_cast<size_t>(whole)]) refuse("", "", "no value satisfies the schema");
+    if (!p.productive_rules()[static_cast<size_t>(whole)])
+        refuse("", "", "no value satisfies the schema");
     return p.ref(whole);
 }
 
@@ -51,7 +60,8 @@ ExprId lower_choice(const std::vector<std::string>& choices, Productions& p) {
     for (const std::string& c : choices) {
         std::string clean;
         for (const uint32_t u : code_points(c)) {
-            if (u >= kMarkerBase) refuse("", "choice", "a choice holds a character that stands for no text");
+            if (u >= kMarkerBase)
+                refuse("", "choice", "a choice holds a character that stands for no text");
             clean += utf8_of(u);
         }
         if (clean != c) refuse("", "choice", "a choice is not valid UTF-8");
@@ -107,7 +117,11 @@ Lowered lower(const StructuredOutputArgs& args, const Limits& limits) {
     if (!p.prune()) refuse("", "", "no text satisfies the constraint");
     const size_t size = p.size();
     if (size > limits.grammar_size) {
-        refuse("", "", "the constraint needs about " + std::to_string(size) + " automaton states, at most " + std::to_string(limits.grammar_size) + " are taken");
+        refuse("",
+               "",
+               "the constraint needs about " + std::to_string(size) +
+                   " automaton states, at most " + std::to_string(limits.grammar_size) +
+                   " are taken");
     }
     out.ebnf = p.to_ebnf();
     return out;

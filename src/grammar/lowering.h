@@ -20,11 +20,25 @@ struct Lowered {
 Lowered lower(const StructuredOutputArgs& args, const Limits& limits = {});
 
 // Parts of lower(), each adding to `p` and returning the expression of the whole constraint.
-ExprId lower_regex(const std::string& pattern, const std::string& pointer, Productions& p, const Limits& limits);
-ExprId lower_ebnf(const std::string& text, const std::string& pointer, Productions& p, const Limits& limits);
-ExprId lower_schema(const std::string& text, const StructuredOutputArgs& args, Productions& p, std::vector<Refusal>* notes, const Limits& limits);
+ExprId lower_regex(const std::string& pattern,
+                   const std::string& pointer,
+                   Productions& p,
+                   const Limits& limits);
+ExprId lower_ebnf(const std::string& text,
+                  const std::string& pointer,
+                  Productions& p,
+                  const Limits& limits);
+ExprId lower_schema(const std::string& text,
+                    const StructuredOutputArgs& args,
+                    Productions& p,
+                    std::vector<Refusal>* notes,
+                    const Limits& limits);
 ExprId lower_choice(const std::vector<std::string>& choices, Productions& p);
-ExprId lower_structural_tag(const std::string& text, const StructuredOutputArgs& args, Productions& p, std::vector<Refusal>* notes, const Limits& limits);
+ExprId lower_structural_tag(const std::string& text,
+                            const StructuredOutputArgs& args,
+                            Productions& p,
+                            std::vector<Refusal>* notes,
+                            const Limits& limits);
 
 /// Text in which the spellings of marker tokens mean those tokens.
 ExprId text_with_markers(const std::string& text, Productions& p);

@@ -24,6 +24,28 @@ void put_code_point(uint32_t c, std::string* out) {
     *out += text;
 }
 
+/// Almost everything is written as what it is not, marker and surrogate code points included: of
+/// such classes the library counts repetitions without a state for each.
+void write_class(const CharSet& set, std::string* out) {
+    constexpr uint64_t kFew = 64;
+    CharSet shown = set;
+    *out += '[';
+    CharSet missing = set.complement();
+    if (missing.size() <= kFew) {
+        *out += '^';
+        missing.add(0xD800, 0xDFFF);
+        missing.add(kMarkerBase, kMaxCodePoint);
+        shown = missing;
+    }
+    for (const auto& [lo, hi] : shown.intervals()) {
+        put_code_point(lo, out);
+        if (hi == lo) continue;
+        if (hi > lo + 1) *out += '-';
+        put_code_point(hi, out);
+    }
+    *out += ']';
+}
+
 }  // namespace
 
 ExprId Productions::add(Expr e) {
@@ -99,8 +121,8 @@ ExprId Productions::repeat(ExprId part, int min, int max) {
     if (x.kind == Kind::kLiteral && x.text.empty()) return part;
     if (is_never(part)) return min == 0 ? empty() : part;
     // (p*)* and friends would be ambiguous without end.
-    if (x.kind == Kind::kRepeat && x.max == kNoMax && x.min <= 1 && (min == 0 || x.min == 0 || min == 1) &&
-        max == kNoMax) {
+    if (x.kind == Kind::kRepeat && x.max == kNoMax && x.min <= 1 &&
+        (min == 0 || x.min == 0 || min == 1) && max == kNoMax) {
         return repeat(x.parts[0], std::min(min, x.min), kNoMax);
     }
     Expr e;
@@ -150,7 +172,8 @@ bool Productions::productive(ExprId id, const std::vector<bool>& rules) const {
 
 std::vector<bool> Productions::productive_rules() const {
     std::vector<bool> good(rules_.size(), false);
-    // Rules mostly refer to later-made ones or earlier ones; sweeping both ways settles in few rounds.
+    // Rules mostly refer to later-made ones or earlier ones; sweeping both ways settles in few
+    // rounds.
     for (bool changed = true, backwards = true; changed; backwards = !backwards) {
         changed = false;
         for (size_t k = 0; k < rules_.size(); ++k) {
@@ -226,8 +249,10 @@ size_t Productions::size_of(ExprId id) const {
     if (e.kind == Kind::kChars) n = 1 + e.set.intervals().size() / 8;
     for (const ExprId p : e.parts) n += size_of(p);
     if (e.kind == Kind::kRepeat) {
-        const size_t copies = static_cast<size_t>(e.max == kNoMax ? std::max(1, e.min) : e.max);
-        n *= std::max<size_t>(1, copies);
+        // The library unrolls so many copies and counts the others.
+        constexpr int kUnrolled = 128;
+        const int copies = e.max == kNoMax ? std::max(1, e.min) : e.max;
+        n *= static_cast<size_t>(std::min(copies, kUnrolled * 2));
     }
     return n;
 }
@@ -270,14 +295,7 @@ void Productions::write(ExprId id, int binding, std::string* out) const {
             *out += '"';
             return;
         case Kind::kChars:
-            *out += '[';
-            for (const auto& [lo, hi] : e.set.intervals()) {
-                put_code_point(lo, out);
-                if (hi == lo) continue;
-                if (hi > lo + 1) *out += '-';
-                put_code_point(hi, out);
-            }
-            *out += ']';
+            write_class(e.set, out);
             return;
         case Kind::kRef:
             *out += rule_name(e.rule);

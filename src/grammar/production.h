@@ -1,8 +1,8 @@
 // Productions: the one form that every kind of constraint is lowered to before it is compiled.
 //
 // A context-free grammar over Unicode text: literals, character classes, sequences, alternatives,
-// repetitions and rules. Regex, JSON Schema, EBNF, choice and structural tags all end here; to_ebnf()
-// writes it for XGrammar. Expressions are ids into the Productions that made them.
+// repetitions and rules. Regex, JSON Schema, EBNF, choice and structural tags all end here;
+// to_ebnf() writes it for XGrammar. Expressions are ids into the Productions that made them.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,9 @@ class Productions {
     ExprId optional(ExprId part) { return repeat(part, 0, 1); }
     ExprId ref(RuleId rule);
     /// Literal bytes of a marker token (markers.h): never text.
-    ExprId marker(int index) { return literal(utf8_of(kMarkerBase + static_cast<uint32_t>(index))); }
+    ExprId marker(int index) {
+        return literal(utf8_of(kMarkerBase + static_cast<uint32_t>(index)));
+    }
 
     RuleId add_rule(std::string name_hint);  ///< its body must be set before use
     void set_body(RuleId rule, ExprId body) { rules_[static_cast<size_t>(rule)].body = body; }
@@ -42,8 +44,8 @@ class Productions {
     std::vector<bool> productive_rules() const;
     bool is_never(ExprId e) const { return at(e).kind == Kind::kChoice && at(e).parts.empty(); }
 
-    /// Removes alternatives that derive nothing and rules that are not reached. False: the root derives
-    /// no finite word. Repetitions with huge counts of nothing but the empty word collapse.
+    /// Removes alternatives that derive nothing and rules that are not reached. False: the root
+    /// derives no finite word. Repetitions with huge counts of nothing but the empty word collapse.
     bool prune();
 
     /// States that an automaton of the pruned grammar has, about: literal characters and classes,

@@ -23,13 +23,14 @@ std::string refusal_sentence(const Refusal& refusal);
 /// Sizes that a constraint may have (online.md §5.4's numbers are the defaults).
 struct Limits {
     size_t source_bytes = 256 * 1024;
-    size_t depth = 64;             ///< nesting of the JSON text, the regex, the grammar
+    size_t depth = 64;               ///< nesting of the JSON text, the regex, the grammar
     size_t automaton_states = 4000;  ///< of one string or number language
     size_t automaton_edges = 60000;
-    size_t grammar_size = 120000;  ///< states of the finished grammar (a measure before compilation)
-    size_t alternatives = 256;     ///< shapes of one type in one place
+    size_t grammar_size =
+        120000;                 ///< states of the finished grammar (a measure before compilation)
+    size_t alternatives = 256;  ///< shapes of one type in one place
     size_t rules = 20000;
-    size_t values = 50000;         ///< members of one enum
+    size_t values = 50000;  ///< members of one enum
 };
 
 }  // namespace deepinfer::grammar

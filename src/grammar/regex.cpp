@@ -8,7 +8,9 @@ namespace {
 
 constexpr int kMostRepeats = 100000;
 
-CharSet digits() { return CharSet::of('0', '9'); }
+CharSet digits() {
+    return CharSet::of('0', '9');
+}
 
 CharSet word_chars() {
     CharSet s = digits();
@@ -55,7 +57,9 @@ class Parser {
         return true;
     }
     [[noreturn]] void fail(const std::string& why) const {
-        refuse(pointer_, "pattern", "regular expression, character " + std::to_string(pos_ + 1) + ": " + why);
+        refuse(pointer_,
+               "pattern",
+               "regular expression, character " + std::to_string(pos_ + 1) + ": " + why);
     }
 
     Regex alternation() {
@@ -96,7 +100,8 @@ class Parser {
         if (anchor) fail("an anchor cannot be repeated");
         if (peek() == '+' && !at_end()) fail("possessive quantifiers are not supported");
         take('?');  // a lazy quantifier matches the same texts
-        if (!at_end() && (peek() == '*' || peek() == '+' || peek() == '?')) fail("nothing to repeat");
+        if (!at_end() && (peek() == '*' || peek() == '+' || peek() == '?'))
+            fail("nothing to repeat");
         int dummy_min = 0, dummy_max = 0;
         const size_t here = pos_;
         if (peek() == '{' && !at_end() && braces(&dummy_min, &dummy_max)) {
@@ -129,7 +134,8 @@ class Parser {
         }
         if (!take('}')) return false;
         if (*max != kNoMax && *max < *min) {
-            fail("the repetition {" + std::to_string(*min) + "," + std::to_string(*max) + "} is empty");
+            fail("the repetition {" + std::to_string(*min) + "," + std::to_string(*max) +
+                 "} is empty");
         }
         return true;
     }
@@ -164,7 +170,8 @@ class Parser {
                     ++pos_;
                     return r;
                 }
-                if (peek() == 'b' || peek() == 'B') fail("word boundaries (\\b, \\B) are not supported");
+                if (peek() == 'b' || peek() == 'B')
+                    fail("word boundaries (\\b, \\B) are not supported");
                 if ((peek() >= '1' && peek() <= '9') || peek() == 'k') {
                     fail("backreferences are not supported");
                 }
@@ -173,7 +180,8 @@ class Parser {
             default:
                 break;
         }
-        if (c == '{') {  // ECMAScript with flag u refuses a lone brace; here it is itself if it can be no count
+        if (c == '{') {  // ECMAScript with flag u refuses a lone brace; here it is itself if it can
+                         // be no count
             int min = 0, max = 0;
             const size_t start = pos_;
             if (braces(&min, &max)) fail("nothing to repeat");
@@ -187,7 +195,8 @@ class Parser {
         ++pos_;
         if (take('?')) {
             if (take(':')) {
-            } else if (peek() == '=' || peek() == '!' || (peek() == '<' && (peek(1) == '=' || peek(1) == '!'))) {
+            } else if (peek() == '=' || peek() == '!' ||
+                       (peek() == '<' && (peek(1) == '=' || peek(1) == '!'))) {
                 fail("look-around is not supported");
             } else if (peek() == '<' || (peek() == 'P' && peek(1) == '<')) {
                 while (!at_end() && peek() != '>') ++pos_;
@@ -273,7 +282,8 @@ class Parser {
             default:
                 break;
         }
-        const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+        const bool letter =
+            (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
         if (letter) {
             --pos_;
             fail(std::string("unknown escape \\") + static_cast<char>(c));
@@ -295,14 +305,16 @@ class Parser {
                 c = 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00);
             }
         }
-        if (c > kMaxCodePoint || (c >= 0xD800 && c <= 0xDFFF)) fail("a code point that is no character");
+        if (c > kMaxCodePoint || (c >= 0xD800 && c <= 0xDFFF))
+            fail("a code point that is no character");
         return c;
     }
 
     CharSet category(bool negated) {
         if (!take('{')) fail("\\p needs {…}");
         std::string name;
-        while (!at_end() && peek() != '}' && peek() < 0x80) name += static_cast<char>(text_[pos_++]);
+        while (!at_end() && peek() != '}' && peek() < 0x80)
+            name += static_cast<char>(text_[pos_++]);
         if (!take('}')) fail("\\p{ without }");
         for (const char* prefix : {"General_Category=", "gc="}) {
             if (name.rfind(prefix, 0) == 0) name = name.substr(std::string(prefix).size());
@@ -375,7 +387,8 @@ bool ends_ok(const Regex& r, bool first, bool last) {
             });
         case Regex::Kind::kConcat: {
             for (size_t i = 0; i < r.parts.size(); ++i) {
-                if (!ends_ok(r.parts[i], first && i == 0, last && i + 1 == r.parts.size())) return false;
+                if (!ends_ok(r.parts[i], first && i == 0, last && i + 1 == r.parts.size()))
+                    return false;
             }
             return true;
         }
@@ -445,8 +458,10 @@ uint64_t Regex::size() const {
 
 Regex parse_regex(const std::string& pattern, const std::string& pointer, const Limits& limits) {
     if (pattern.size() > limits.source_bytes) {
-        refuse(pointer, "pattern", "the regular expression has " + std::to_string(pattern.size()) +
-               " bytes, at most " + std::to_string(limits.source_bytes) + " are taken");
+        refuse(pointer,
+               "pattern",
+               "the regular expression has " + std::to_string(pattern.size()) + " bytes, at most " +
+                   std::to_string(limits.source_bytes) + " are taken");
     }
     return Parser(pattern, pointer, limits).whole();
 }

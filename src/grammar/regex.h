@@ -1,13 +1,13 @@
 // Regular expressions: our dialect, its syntax tree, and the way into productions.
 //
 // The dialect is the common core of ECMAScript and Python without anything that is not regular:
-//   literals, .  (any character but \n \r U+2028 U+2029), | * + ? {m} {m,} {m,n} and their lazy forms
-//   (laziness does not change which texts match), ( ) (?: ) (?<name> ) (?P<name> ), ^ $ \A \z \Z (start
-//   and end of the text; no multi-line), [...] with ranges and escapes, \d \w (ASCII) \s (ECMAScript's
-//   white space) \D \W \S, \p{Category} \P{Category} (general categories, short or long names),
-//   \t \n \r \f \v \0 \xHH \uHHHH \u{H…} \cX and escaped punctuation.
-// Refused by name with the position: look-around, backreferences, \b \B, atomic groups, inline flags,
-// possessive quantifiers, unknown escapes, repetition counts above 100,000.
+//   literals, .  (any character but \n \r U+2028 U+2029), | * + ? {m} {m,} {m,n} and their lazy
+//   forms (laziness does not change which texts match), ( ) (?: ) (?<name> ) (?P<name> ), ^ $ \A \z
+//   \Z (start and end of the text; no multi-line), [...] with ranges and escapes, \d \w (ASCII) \s
+//   (ECMAScript's white space) \D \W \S, \p{Category} \P{Category} (general categories, short or
+//   long names), \t \n \r \f \v \0 \xHH \uHHHH \u{H…} \cX and escaped punctuation.
+// Refused by name with the position: look-around, backreferences, \b \B, atomic groups, inline
+// flags, possessive quantifiers, unknown escapes, repetition counts above 100,000.
 #pragma once
 
 #include <memory>
@@ -40,7 +40,9 @@ struct Regex {
 };
 
 /// Throws Refusal with `pointer` (and the position in the text in its reason).
-Regex parse_regex(const std::string& pattern, const std::string& pointer, const Limits& limits = {});
+Regex parse_regex(const std::string& pattern,
+                  const std::string& pointer,
+                  const Limits& limits = {});
 
 /// A general category by short or long name ("Lu", "Letter", "L"); empty if there is none such.
 CharSet unicode_category(const std::string& name);

@@ -10,7 +10,10 @@ constexpr size_t kMostActive = 200;  ///< references and combinations within one
 
 }  // namespace
 
-SchemaAlgebra::SchemaAlgebra(JsonTree& tree, const JsonNode* root, bool strict, const Limits& limits)
+SchemaAlgebra::SchemaAlgebra(JsonTree& tree,
+                             const JsonNode* root,
+                             bool strict,
+                             const Limits& limits)
     : tree_(tree), root_(root), strict_(strict), limits_(limits) {
     JsonNode* no = tree.make(Type::kBool, "");
     no->boolean = false;
@@ -44,11 +47,16 @@ Forms SchemaAlgebra::literal(const Literal& l) {
     const auto known = memo_.find(l.key());
     if (known != memo_.end()) return known->second;
     if (!active_.insert(l.key()).second) {
-        refuse(l.schema->pointer, "$ref", "the reference leads back to itself without going into a member or item");
+        refuse(l.schema->pointer,
+               "$ref",
+               "the reference leads back to itself without going into a member or item");
     }
     if (active_.size() > kMostActive) {
         active_.erase(l.key());
-        refuse(l.schema->pointer, "$ref", "more than " + std::to_string(kMostActive) + " references and combinations in one place");
+        refuse(l.schema->pointer,
+               "$ref",
+               "more than " + std::to_string(kMostActive) +
+                   " references and combinations in one place");
     }
     Forms f;
     try {
@@ -98,10 +106,12 @@ Forms SchemaAlgebra::compute(const Literal& l) {
 bool SchemaAlgebra::surely_empty(const Forms& f, int depth) {
     if (f.null || f.truth[0] || f.truth[1]) return false;
     for (const NumberPart& p : f.numbers) {
-        if (p.list ? !p.values().empty() : p.conditions.empty() || !p.language(limits_).empty()) return false;
+        if (p.list ? !p.values().empty() : p.conditions.empty() || !p.language(limits_).empty())
+            return false;
     }
     for (const StringPart& p : f.strings) {
-        if (p.list ? !p.values().empty() : p.conditions.empty() || !p.language(limits_).empty()) return false;
+        if (p.list ? !p.values().empty() : p.conditions.empty() || !p.language(limits_).empty())
+            return false;
     }
     for (const ItemForm& a : f.arrays) {
         if (depth == 0) return false;
@@ -113,10 +123,11 @@ bool SchemaAlgebra::surely_empty(const Forms& f, int depth) {
     }
     for (const MemberForm& m : f.objects) {
         if (depth == 0) return false;
-        const bool dead = std::any_of(m.required.begin(), m.required.end(), [&](const std::string& key) {
-            const Conjunction c = m.value_of(key);
-            return is_never(c) || surely_empty(c, depth - 1);
-        });
+        const bool dead =
+            std::any_of(m.required.begin(), m.required.end(), [&](const std::string& key) {
+                const Conjunction c = m.value_of(key);
+                return is_never(c) || surely_empty(c, depth - 1);
+            });
         if (!dead) return false;
     }
     return true;
@@ -129,15 +140,18 @@ namespace {
 /// One way in which a schema can hold, and what its keywords then looked at.
 struct World {
     Forms forms = Forms::everything();
-    bool all = false;                       ///< every member (item)
-    std::vector<std::string> names;         ///< members
+    bool all = false;                ///< every member (item)
+    std::vector<std::string> names;  ///< members
     std::vector<std::string> pattern_texts;
-    size_t prefix = 0;                      ///< items
+    size_t prefix = 0;  ///< items
 };
 
 constexpr size_t kMostWorlds = 64;
 
-std::vector<World> cross(const std::vector<World>& a, const std::vector<World>& b, const Limits& limits, const std::string& pointer) {
+std::vector<World> cross(const std::vector<World>& a,
+                         const std::vector<World>& b,
+                         const Limits& limits,
+                         const std::string& pointer) {
     std::vector<World> out;
     for (const World& x : a) {
         for (const World& y : b) {
@@ -146,11 +160,14 @@ std::vector<World> cross(const std::vector<World>& a, const std::vector<World>& 
             if (w.forms.none()) continue;
             w.all = x.all || y.all;
             w.names.insert(w.names.end(), y.names.begin(), y.names.end());
-            w.pattern_texts.insert(w.pattern_texts.end(), y.pattern_texts.begin(), y.pattern_texts.end());
+            w.pattern_texts.insert(
+                w.pattern_texts.end(), y.pattern_texts.begin(), y.pattern_texts.end());
             w.prefix = std::max(x.prefix, y.prefix);
             out.push_back(std::move(w));
             if (out.size() > kMostWorlds) {
-                refuse(pointer, "unevaluated", "more than " + std::to_string(kMostWorlds) + " combinations of branches");
+                refuse(pointer,
+                       "unevaluated",
+                       "more than " + std::to_string(kMostWorlds) + " combinations of branches");
             }
         }
     }
@@ -165,7 +182,11 @@ class EvaluationWalk {
     using Forming = std::function<Forms(const JsonNode*, bool)>;
     using Resolving = std::function<const JsonNode*(const JsonNode&)>;
     EvaluationWalk(bool items, bool draft7, const Limits& limits, Forming form, Resolving resolve)
-        : items_(items), draft7_(draft7), limits_(limits), form_(std::move(form)), resolve_(std::move(resolve)) {}
+        : items_(items),
+          draft7_(draft7),
+          limits_(limits),
+          form_(std::move(form)),
+          resolve_(std::move(resolve)) {}
 
     /// `rest` makes the forms of the keywords that evaluate nothing beyond this place.
     std::vector<World> worlds(const JsonNode* s, bool top, int depth) {
@@ -175,9 +196,12 @@ class EvaluationWalk {
         if (s->is(Type::kBool)) return {w};
         own(*s, top, &w);
         std::vector<World> out = {w};
-        const auto add = [&](const std::vector<World>& more) { out = cross(out, more, limits_, s->pointer); };
+        const auto add = [&](const std::vector<World>& more) {
+            out = cross(out, more, limits_, s->pointer);
+        };
         if (const JsonNode* ref = s->find("$ref")) add(worlds(resolve_(*ref), false, depth + 1));
-        if (s->find("$dynamicRef") != nullptr) refuse(s->pointer, "$dynamicRef", "$dynamicRef beside unevaluated keywords");
+        if (s->find("$dynamicRef") != nullptr)
+            refuse(s->pointer, "$dynamicRef", "$dynamicRef beside unevaluated keywords");
         if (const JsonNode* all = s->find("allOf")) {
             for (const JsonNode* i : all->items) add(worlds(i, false, depth + 1));
         }
@@ -190,7 +214,9 @@ class EvaluationWalk {
         if (const JsonNode* condition = s->find("if")) add(branches(*s, condition, depth));
         if (const JsonNode* table = s->find("dependentSchemas")) {
             if (!items_ && !table->members.empty()) {
-                refuse(s->pointer + "/dependentSchemas", "dependentSchemas", "dependentSchemas beside unevaluatedProperties");
+                refuse(s->pointer + "/dependentSchemas",
+                       "dependentSchemas",
+                       "dependentSchemas beside unevaluatedProperties");
             }
         }
         return out;
@@ -218,7 +244,9 @@ class EvaluationWalk {
         if (const JsonNode* patterns = s.find("patternProperties")) {
             for (const auto& [text, value] : patterns->members) w->pattern_texts.push_back(text);
         }
-        if (s.find("additionalProperties") != nullptr || (!top && s.find("unevaluatedProperties") != nullptr)) w->all = true;
+        if (s.find("additionalProperties") != nullptr ||
+            (!top && s.find("unevaluatedProperties") != nullptr))
+            w->all = true;
     }
 
     std::vector<World> either(const JsonNode* branch, int depth) {
@@ -236,11 +264,13 @@ class EvaluationWalk {
 
     std::vector<World> branches(const JsonNode& s, const JsonNode* condition, int depth) {
         std::vector<World> yes = worlds(condition, false, depth + 1);
-        if (const JsonNode* then = s.find("then")) yes = cross(yes, worlds(then, false, depth + 1), limits_, s.pointer);
+        if (const JsonNode* then = s.find("then"))
+            yes = cross(yes, worlds(then, false, depth + 1), limits_, s.pointer);
         World no;
         no.forms = form_(condition, false);
         std::vector<World> other = {no};
-        if (const JsonNode* els = s.find("else")) other = cross(other, worlds(els, false, depth + 1), limits_, s.pointer);
+        if (const JsonNode* els = s.find("else"))
+            other = cross(other, worlds(els, false, depth + 1), limits_, s.pointer);
         for (World& w : other) {
             if (!w.forms.none()) yes.push_back(std::move(w));
         }
@@ -255,9 +285,18 @@ class EvaluationWalk {
 
 Forms SchemaAlgebra::unevaluated_properties(const JsonNode& s, const JsonNode& v, bool positive) {
     if (v.is(Type::kBool) && v.boolean) return positive ? Forms::everything() : Forms::nothing();
-    if (!positive) refuse(s.pointer + "/unevaluatedProperties", "unevaluatedProperties", "unevaluatedProperties cannot be negated");
-    EvaluationWalk walk(false, draft7_, limits_, [this](const JsonNode* n, bool sign) { return literal({n, sign}); },
-                        [this](const JsonNode& ref) { return resolve(ref, ref.text, "$ref"); });
+    if (!positive)
+        refuse(s.pointer + "/unevaluatedProperties",
+               "unevaluatedProperties",
+               "unevaluatedProperties cannot be negated");
+    EvaluationWalk walk(
+        false,
+        draft7_,
+        limits_,
+        [this](const JsonNode* n, bool sign) {
+            return literal({n, sign});
+        },
+        [this](const JsonNode& ref) { return resolve(ref, ref.text, "$ref"); });
     Forms out;
     for (World& w : walk.worlds(&s, true, 0)) {
         if (!w.all) {
@@ -265,7 +304,8 @@ Forms SchemaAlgebra::unevaluated_properties(const JsonNode& s, const JsonNode& v
             m.pointer = s.pointer + "/unevaluatedProperties";
             MemberForm::Rule other{MemberForm::Rule::Keys::kOther, w.names, {}, {{&v, true}}};
             if (v.is(Type::kBool)) other.value = never();
-            for (const std::string& text : w.pattern_texts) other.patterns.push_back(compile_pattern(text, s.pointer));
+            for (const std::string& text : w.pattern_texts)
+                other.patterns.push_back(compile_pattern(text, s.pointer));
             m.rules.push_back(std::move(other));
             Forms open = Forms::but(Type::kObject);
             open.objects.push_back(std::move(m));
@@ -278,9 +318,18 @@ Forms SchemaAlgebra::unevaluated_properties(const JsonNode& s, const JsonNode& v
 
 Forms SchemaAlgebra::unevaluated_items(const JsonNode& s, const JsonNode& v, bool positive) {
     if (v.is(Type::kBool) && v.boolean) return positive ? Forms::everything() : Forms::nothing();
-    if (!positive) refuse(s.pointer + "/unevaluatedItems", "unevaluatedItems", "unevaluatedItems cannot be negated");
-    EvaluationWalk walk(true, draft7_, limits_, [this](const JsonNode* n, bool sign) { return literal({n, sign}); },
-                        [this](const JsonNode& ref) { return resolve(ref, ref.text, "$ref"); });
+    if (!positive)
+        refuse(s.pointer + "/unevaluatedItems",
+               "unevaluatedItems",
+               "unevaluatedItems cannot be negated");
+    EvaluationWalk walk(
+        true,
+        draft7_,
+        limits_,
+        [this](const JsonNode* n, bool sign) {
+            return literal({n, sign});
+        },
+        [this](const JsonNode& ref) { return resolve(ref, ref.text, "$ref"); });
     Forms out;
     for (World& w : walk.worlds(&s, true, 0)) {
         if (!w.all) {

@@ -18,7 +18,8 @@ class SchemaAlgebra {
   public:
     SchemaAlgebra(JsonTree& tree, const JsonNode* root, bool strict, const Limits& limits);
 
-    /// Checks that the document is a schema: types of keywords, unknown keywords, anchors. Throws Refusal.
+    /// Checks that the document is a schema: types of keywords, unknown keywords, anchors. Throws
+    /// Refusal.
     void check();
     Forms forms(const Conjunction& all);
     /// True only if nothing satisfies it (looks `depth` levels into required members and items).
@@ -46,7 +47,9 @@ class SchemaAlgebra {
 
     Forms literal(const Literal& l);
     Forms compute(const Literal& l);
-    using Keyword = Forms (SchemaAlgebra::*)(const JsonNode& schema, const JsonNode& value, bool positive);
+    using Keyword = Forms (SchemaAlgebra::*)(const JsonNode& schema,
+                                             const JsonNode& value,
+                                             bool positive);
     static const std::vector<std::pair<const char*, Keyword>>& keywords();
 
     Forms type(const JsonNode& s, const JsonNode& v, bool positive);
@@ -93,7 +96,9 @@ class SchemaAlgebra {
     SharedAutomaton compile_pattern(const std::string& text, const std::string& pointer);
     SharedAutomaton string_set(const Forms& f);
     const JsonNode* resolve(const JsonNode& at, const std::string& ref, const std::string& keyword);
-    const JsonNode* walk_pointer(const JsonNode* from, const std::string& pointer, const JsonNode& at);
+    const JsonNode* walk_pointer(const JsonNode* from,
+                                 const std::string& pointer,
+                                 const JsonNode& at);
     std::string base_of(const JsonNode* at) const;
     /// A schema made of constants, equal to `v`.
     const JsonNode* constant_schema(const JsonNode& v);

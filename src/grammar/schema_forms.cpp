@@ -16,24 +16,33 @@ Conjunction join(const Conjunction& a, const Conjunction& b) {
     return out;
 }
 
-bool dead(const NumberPart& p) { return p.list && p.values().empty(); }
+bool dead(const NumberPart& p) {
+    return p.list && p.values().empty();
+}
 bool dead(const StringPart& p) {
     return (p.max != StringPart::kNoEnd && p.min > p.max) || (p.list && p.values().empty());
 }
-bool dead(const ItemForm& p) { return p.max >= 0 && p.min > p.max; }
+bool dead(const ItemForm& p) {
+    return p.max >= 0 && p.min > p.max;
+}
 bool dead(const MemberForm& p) {
     return p.max >= 0 && (p.min > p.max || static_cast<int64_t>(p.required.size()) > p.max);
 }
 
 template <typename Part>
-std::vector<Part> product(const std::vector<Part>& a, const std::vector<Part>& b, const Limits& limits) {
+std::vector<Part> product(const std::vector<Part>& a,
+                          const std::vector<Part>& b,
+                          const Limits& limits) {
     std::vector<Part> out;
     for (const Part& x : a) {
         for (const Part& y : b) {
             Part both = x.with(y);
             if (dead(both)) continue;
             if (out.size() >= limits.alternatives) {
-                refuse("", "", "the combination of alternatives has more than " + std::to_string(limits.alternatives) + " cases of one type");
+                refuse("",
+                       "",
+                       "the combination of alternatives has more than " +
+                           std::to_string(limits.alternatives) + " cases of one type");
             }
             out.push_back(std::move(both));
         }
@@ -50,7 +59,8 @@ void append(std::vector<T>* to, const std::vector<T>& from) {
 
 ItemForm ItemForm::with(const ItemForm& o) const {
     ItemForm out;
-    for (size_t i = 0; i < std::max(prefix.size(), o.prefix.size()); ++i) out.prefix.push_back(join(at(i), o.at(i)));
+    for (size_t i = 0; i < std::max(prefix.size(), o.prefix.size()); ++i)
+        out.prefix.push_back(join(at(i), o.at(i)));
     out.rest = join(rest, o.rest);
     out.min = std::max(min, o.min);
     out.max = least(max, o.max);
@@ -69,7 +79,9 @@ bool MemberForm::Rule::covers(const std::string& key) const {
             return patterns[0]->accepts(key);
         case Keys::kOther:
             return std::find(names.begin(), names.end(), key) == names.end() &&
-                   std::none_of(patterns.begin(), patterns.end(), [&](const SharedAutomaton& a) { return a->accepts(key); });
+                   std::none_of(patterns.begin(), patterns.end(), [&](const SharedAutomaton& a) {
+                       return a->accepts(key);
+                   });
     }
     return false;
 }
@@ -163,7 +175,8 @@ Forms Forms::both(const Forms& o, const Limits& limits) const {
 void Forms::unite(const Forms& o) {
     null = null || o.null;
     for (int i = 0; i < 2; ++i) truth[i] = truth[i] || o.truth[i];
-    // "Anything of the type" swallows the rest, so that a union of conditions on other types stays small.
+    // "Anything of the type" swallows the rest, so that a union of conditions on other types stays
+    // small.
     const auto add = [](auto* mine, const auto& theirs, const auto& plain) {
         if (std::any_of(mine->begin(), mine->end(), plain)) return;
         const auto all = std::find_if(theirs.begin(), theirs.end(), plain);
@@ -176,7 +189,8 @@ void Forms::unite(const Forms& o) {
     add(&numbers, o.numbers, [](const NumberPart& p) { return p.plain(); });
     add(&strings, o.strings, [](const StringPart& p) { return p.plain(); });
     add(&arrays, o.arrays, [](const ItemForm& p) {
-        return p.prefix.empty() && p.rest.empty() && p.min == 0 && p.max < 0 && p.contains.empty() && !p.unique;
+        return p.prefix.empty() && p.rest.empty() && p.min == 0 && p.max < 0 &&
+               p.contains.empty() && !p.unique;
     });
     add(&objects, o.objects, [](const MemberForm& p) {
         return p.rules.empty() && p.required.empty() && p.min == 0 && p.max < 0;

@@ -1,10 +1,11 @@
-// Forms: what a JSON Schema allows, per type, in a form that can be intersected, united and written.
+// Forms: what a JSON Schema allows, per type, in a form that can be intersected, united and
+// written.
 //
-// A schema is a Boolean combination of conditions. The algebra pushes "not" down to the single keywords
-// and keeps, for every place of the document, a list of alternatives per type. What an alternative says
-// of members and items is a Conjunction: the set of subschemas that hold there (or must not hold), which
-// is worked out when that place is written; so recursion ends, and intersections of recursive schemas
-// too.
+// A schema is a Boolean combination of conditions. The algebra pushes "not" down to the single
+// keywords and keeps, for every place of the document, a list of alternatives per type. What an
+// alternative says of members and items is a Conjunction: the set of subschemas that hold there (or
+// must not hold), which is worked out when that place is written; so recursion ends, and
+// intersections of recursive schemas too.
 #pragma once
 
 #include <cstdint>
@@ -90,7 +91,8 @@ struct Forms {
     static Forms but(JsonNode::Type type);
 
     bool none() const {
-        return !null && !truth[0] && !truth[1] && numbers.empty() && strings.empty() && arrays.empty() && objects.empty();
+        return !null && !truth[0] && !truth[1] && numbers.empty() && strings.empty() &&
+               arrays.empty() && objects.empty();
     }
     /// Values that both allow. Refuses more than limits.alternatives of one type.
     Forms both(const Forms& o, const Limits& limits) const;

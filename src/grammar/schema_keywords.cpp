@@ -17,13 +17,16 @@ int64_t count_of(const JsonNode& v) {
     return whole.size() > 12 ? kMostCount : std::stoll(whole);
 }
 
-std::string at(const JsonNode& s, const std::string& key) { return s.pointer + "/" + key; }
+std::string at(const JsonNode& s, const std::string& key) {
+    return s.pointer + "/" + key;
+}
 
 }  // namespace
 
 const std::vector<std::pair<const char*, SchemaAlgebra::Keyword>>& SchemaAlgebra::keywords() {
     using S = SchemaAlgebra;
-    // One row per group: the first key that is there is handed over; its function looks at the others.
+    // One row per group: the first key that is there is handed over; its function looks at the
+    // others.
     static const std::vector<std::pair<const char*, Keyword>> table = {
         {"type", &S::type},
         {"const", &S::constant},
@@ -78,7 +81,8 @@ Forms SchemaAlgebra::type(const JsonNode&, const JsonNode& v, bool positive) {
     }
     if (!names.count("number")) {
         NumberPart part;
-        if (names.count("integer")) part.conditions.push_back(number_not(number_is_integer(limits_), limits_));
+        if (names.count("integer"))
+            part.conditions.push_back(number_not(number_is_integer(limits_), limits_));
         f.numbers.push_back(std::move(part));
     }
     return f;
@@ -151,7 +155,8 @@ Forms SchemaAlgebra::value_forms(const JsonNode& v, bool positive) {
             if (positive) {
                 part.list = {v.text};
             } else {
-                part.conditions.push_back(std::make_shared<Automaton>(Automaton::words({v.text}, limits_).complement(limits_)));
+                part.conditions.push_back(std::make_shared<Automaton>(
+                    Automaton::words({v.text}, limits_).complement(limits_)));
             }
             f.strings.push_back(std::move(part));
             return f;
@@ -189,11 +194,13 @@ Forms SchemaAlgebra::enumeration(const JsonNode&, const JsonNode& v, bool positi
     }
     if (!strings.list->empty()) {
         StringPart other;
-        other.conditions.push_back(std::make_shared<Automaton>(Automaton::words(*strings.list, limits_).complement(limits_)));
+        other.conditions.push_back(std::make_shared<Automaton>(
+            Automaton::words(*strings.list, limits_).complement(limits_)));
         f.strings = {other};
     }
     NumberPart other;
-    for (const Decimal& d : *numbers.list) other.conditions.push_back(number_not(number_equals(d, limits_), limits_));
+    for (const Decimal& d : *numbers.list)
+        other.conditions.push_back(number_not(number_equals(d, limits_), limits_));
     f.numbers = {other};
     return f;
 }
@@ -248,9 +255,12 @@ Forms SchemaAlgebra::max_length(const JsonNode&, const JsonNode& v, bool positiv
     return textual(part, opposite, positive);
 }
 
-SharedAutomaton SchemaAlgebra::compile_pattern(const std::string& text, const std::string& pointer) {
+SharedAutomaton SchemaAlgebra::compile_pattern(const std::string& text,
+                                               const std::string& pointer) {
     SharedAutomaton& a = patterns_[text];
-    if (!a) a = std::make_shared<Automaton>(Automaton::search(parse_regex(text, pointer, limits_), limits_));
+    if (!a)
+        a = std::make_shared<Automaton>(
+            Automaton::search(parse_regex(text, pointer, limits_), limits_));
     return a;
 }
 
@@ -258,14 +268,19 @@ Forms SchemaAlgebra::pattern(const JsonNode& s, const JsonNode& v, bool positive
     const SharedAutomaton a = compile_pattern(v.text, at(s, "pattern"));
     StringPart part, opposite;
     part.conditions.push_back(a);
-    if (!positive) opposite.conditions.push_back(std::make_shared<Automaton>(a->complement(limits_)));
+    if (!positive)
+        opposite.conditions.push_back(std::make_shared<Automaton>(a->complement(limits_)));
     return textual(part, opposite, positive);
 }
 
 Forms SchemaAlgebra::format(const JsonNode& s, const JsonNode& v, bool positive) {
     const std::optional<std::string> known = format_pattern(v.text);
     if (!known) {
-        refuse(at(s, "format"), "format", "the format '" + v.text.substr(0, 60) + "' is not enforced (date, time, date-time, duration, email, hostname, ipv4, ipv6, uri, uuid are)");
+        refuse(at(s, "format"),
+               "format",
+               "the format '" + v.text.substr(0, 60) +
+                   "' is not enforced (date, time, date-time, duration, email, hostname, ipv4, "
+                   "ipv6, uri, uuid are)");
     }
     if (!positive) refuse(at(s, "format"), "format", "format cannot be negated");
     StringPart part;
@@ -314,7 +329,8 @@ Forms SchemaAlgebra::items(const JsonNode& s, const JsonNode&, bool positive) {
         f.arrays.push_back(std::move(longer));
         return f;
     }
-    if (!form.prefix.empty()) refuse(at(s, "items"), "items", "items behind prefixItems cannot be negated");
+    if (!form.prefix.empty())
+        refuse(at(s, "items"), "items", "items behind prefixItems cannot be negated");
     ItemForm wrong;
     wrong.contains.push_back({{rest, false}, 1, -1});
     wrong.pointer = at(s, "items");
@@ -449,13 +465,16 @@ Forms SchemaAlgebra::not_members(const JsonNode& s) {
     }
     const JsonNode* patterns = s.find("patternProperties");
     if (patterns != nullptr && !patterns->members.empty()) {
-        refuse(at(s, "patternProperties"), "patternProperties", "patternProperties cannot be negated");
+        refuse(
+            at(s, "patternProperties"), "patternProperties", "patternProperties cannot be negated");
     }
     const JsonNode* rest = s.find("additionalProperties");
     if (rest == nullptr || (rest->is(Type::kBool) && rest->boolean)) return f;
     const bool bare = properties == nullptr || properties->members.empty();
     if (!bare || !rest->is(Type::kBool)) {
-        refuse(at(s, "additionalProperties"), "additionalProperties", "additionalProperties cannot be negated here");
+        refuse(at(s, "additionalProperties"),
+               "additionalProperties",
+               "additionalProperties cannot be negated here");
     }
     MemberForm some;
     some.min = 1;
@@ -514,7 +533,8 @@ SharedAutomaton SchemaAlgebra::string_set(const Forms& f) {
 }
 
 Forms SchemaAlgebra::property_names(const JsonNode& s, const JsonNode& v, bool positive) {
-    if (!positive) refuse(at(s, "propertyNames"), "propertyNames", "propertyNames cannot be negated");
+    if (!positive)
+        refuse(at(s, "propertyNames"), "propertyNames", "propertyNames cannot be negated");
     const SharedAutomaton good = string_set(forms({{&v, true}}));
     MemberForm m;
     m.pointer = at(s, "propertyNames");
@@ -581,7 +601,9 @@ Forms SchemaAlgebra::any_of(const JsonNode& s, const JsonNode& v, bool positive)
     Forms f;
     for (const JsonNode* i : v.items) f.unite(literal({i, true}));
     if (f.objects.size() > limits_.alternatives || f.arrays.size() > limits_.alternatives) {
-        refuse(at(s, "anyOf"), "anyOf", "more than " + std::to_string(limits_.alternatives) + " alternatives");
+        refuse(at(s, "anyOf"),
+               "anyOf",
+               "more than " + std::to_string(limits_.alternatives) + " alternatives");
     }
     return f;
 }

@@ -1,9 +1,10 @@
 // Structural tags: free text with constrained regions, lowered like everything else.
 //
-// {"type":"structural_tag","format":F} with F one of const_string, json_schema, regex, grammar, any_text,
-// sequence, or, optional, plus, star, repeat, tag, triggered_tags, tags_with_separator; and the older
-// {"structures":[{"begin","schema","end"}],"triggers":[…]}. In begin, end, triggers and const_string the
-// spelling of a marker token (xgrammar_engine.h) means that token.
+// {"type":"structural_tag","format":F} with F one of const_string, json_schema, regex, grammar,
+// any_text, sequence, or, optional, plus, star, repeat, tag, triggered_tags, tags_with_separator;
+// and the older
+// {"structures":[{"begin","schema","end"}],"triggers":[…]}. In begin, end, triggers and
+// const_string the spelling of a marker token (xgrammar_engine.h) means that token.
 #include <algorithm>
 #include <set>
 
@@ -19,11 +20,15 @@ using Type = JsonNode::Type;
 
 class TagLowering {
   public:
-    TagLowering(const StructuredOutputArgs& args, Productions& p, std::vector<Refusal>* notes, const Limits& limits)
+    TagLowering(const StructuredOutputArgs& args,
+                Productions& p,
+                std::vector<Refusal>* notes,
+                const Limits& limits)
         : args_(args), p_(p), notes_(notes), limits_(limits) {}
 
     ExprId whole(const JsonNode& root) {
-        if (!root.is(Type::kObject)) refuse("", "structural_tag", "the structural tag is no object");
+        if (!root.is(Type::kObject))
+            refuse("", "structural_tag", "the structural tag is no object");
         if (root.find("structures") != nullptr) return legacy(root);
         only(root, {"type", "format"});
         const JsonNode& format = member(root, "format", Type::kObject);
@@ -33,13 +38,18 @@ class TagLowering {
   private:
     static void only(const JsonNode& n, const std::set<std::string>& keys) {
         for (const auto& [key, value] : n.members) {
-            if (keys.count(key) == 0) refuse(value->pointer, key, "unknown member " + quote_json(key));
+            if (keys.count(key) == 0)
+                refuse(value->pointer, key, "unknown member " + quote_json(key));
         }
     }
     static const JsonNode& member(const JsonNode& n, const char* key, Type type) {
         const JsonNode* v = n.find(key);
-        if (v == nullptr) refuse(n.pointer, key, std::string("the member ") + quote_json(key) + " is missing");
-        if (!v->is(type)) refuse(v->pointer, key, std::string("expected ") + type_name(type) + ", found " + type_name(v->type));
+        if (v == nullptr)
+            refuse(n.pointer, key, std::string("the member ") + quote_json(key) + " is missing");
+        if (!v->is(type))
+            refuse(v->pointer,
+                   key,
+                   std::string("expected ") + type_name(type) + ", found " + type_name(v->type));
         return *v;
     }
     static bool flag(const JsonNode& n, const char* key, bool otherwise) {
@@ -48,7 +58,8 @@ class TagLowering {
     static std::vector<std::string> texts(const JsonNode& n, const char* key) {
         std::vector<std::string> out;
         for (const JsonNode* i : member(n, key, Type::kArray).items) {
-            if (!i->is(Type::kString) || i->text.empty()) refuse(i->pointer, key, "expected a text that is not empty");
+            if (!i->is(Type::kString) || i->text.empty())
+                refuse(i->pointer, key, "expected a text that is not empty");
             out.push_back(i->text);
         }
         return out;
@@ -70,16 +81,22 @@ class TagLowering {
         for (const std::string& f : forbidden) {
             if (!marked(f)) ways.push_back(Regex::text(f));
         }
-        const auto one = [this](const CharSet& s) { return p_.chars(s); };
+        const auto one = [this](const CharSet& s) { return std::vector<ExprId>{p_.chars(s)}; };
         if (ways.empty()) return p_.repeat(p_.chars(CharSet::universe()), 0, kNoMax);
-        return Automaton::search(Regex::alternate(std::move(ways)), limits_).complement(limits_).expr(p_, one, p_.empty(), "free");
+        return Automaton::search(Regex::alternate(std::move(ways)), limits_)
+            .complement(limits_)
+            .expr(p_, one, p_.empty(), "free");
     }
     static bool marked(const std::string& text) {
-        return std::any_of(std::begin(kMarkers), std::end(kMarkers), [&](const char* m) { return text.find(m) != std::string::npos; });
+        return std::any_of(std::begin(kMarkers), std::end(kMarkers), [&](const char* m) {
+            return text.find(m) != std::string::npos;
+        });
     }
 
     ExprId lower_format(const JsonNode& f, size_t depth) {
-        if (depth > limits_.depth) refuse(f.pointer, "", "formats are nested deeper than " + std::to_string(limits_.depth));
+        if (depth > limits_.depth)
+            refuse(
+                f.pointer, "", "formats are nested deeper than " + std::to_string(limits_.depth));
         if (!f.is(Type::kObject)) refuse(f.pointer, "", "a format is no object");
         const std::string type = member(f, "type", Type::kString).text;
         if (type == "const_string") {
@@ -88,27 +105,33 @@ class TagLowering {
         }
         if (type == "json_schema") {
             only(f, {"type", "json_schema", "style"});
-            if (f.find("style") != nullptr && member(f, "style", Type::kString).text != "json") refuse(f.find("style")->pointer, "style", "only the style json is supported");
+            if (f.find("style") != nullptr && member(f, "style", Type::kString).text != "json")
+                refuse(f.find("style")->pointer, "style", "only the style json is supported");
             const JsonNode* s = f.find("json_schema");
-            if (s == nullptr) refuse(f.pointer, "json_schema", "the member \"json_schema\" is missing");
+            if (s == nullptr)
+                refuse(f.pointer, "json_schema", "the member \"json_schema\" is missing");
             return schema(*s);
         }
         if (type == "regex") {
             only(f, {"type", "pattern"});
-            return lower_regex(member(f, "pattern", Type::kString).text, f.pointer + "/pattern", p_, limits_);
+            return lower_regex(
+                member(f, "pattern", Type::kString).text, f.pointer + "/pattern", p_, limits_);
         }
         if (type == "grammar") {
             only(f, {"type", "grammar"});
-            return lower_ebnf(member(f, "grammar", Type::kString).text, f.pointer + "/grammar ", p_, limits_);
+            return lower_ebnf(
+                member(f, "grammar", Type::kString).text, f.pointer + "/grammar ", p_, limits_);
         }
         if (type == "any_text") {
             only(f, {"type", "excludes"});
-            return free_text(f.find("excludes") == nullptr ? std::vector<std::string>() : texts(f, "excludes"));
+            return free_text(f.find("excludes") == nullptr ? std::vector<std::string>()
+                                                           : texts(f, "excludes"));
         }
         if (type == "sequence" || type == "or") {
             only(f, {"type", "elements"});
             std::vector<ExprId> parts;
-            for (const JsonNode* e : member(f, "elements", Type::kArray).items) parts.push_back(lower_format(*e, depth + 1));
+            for (const JsonNode* e : member(f, "elements", Type::kArray).items)
+                parts.push_back(lower_format(*e, depth + 1));
             if (parts.empty()) refuse(f.pointer, "elements", "elements is empty");
             return type == "or" ? p_.choice(std::move(parts)) : p_.sequence(std::move(parts));
         }
@@ -129,13 +152,15 @@ class TagLowering {
         const auto bound = [&](const char* key, int otherwise) {
             if (f.find(key) == nullptr) return otherwise;
             const JsonNode& v = member(f, key, Type::kNumber);
-            if (!v.number.integer() || v.number.whole().size() > 5) refuse(v.pointer, key, "expected a count up to 99999");
+            if (!v.number.integer() || v.number.whole().size() > 5)
+                refuse(v.pointer, key, "expected a count up to 99999");
             const int n = std::stoi(v.number.text());
             if (n < 0 && n != kNoMax) refuse(v.pointer, key, "expected a count");
             return n;
         };
         const int min = bound("min", 0), max = bound("max", kNoMax);
-        if (min < 0 || (max != kNoMax && max < min)) refuse(f.pointer, "max", "the repetition is empty");
+        if (min < 0 || (max != kNoMax && max < min))
+            refuse(f.pointer, "max", "the repetition is empty");
         return p_.repeat(lower_format(member(f, "content", Type::kObject), depth + 1), min, max);
     }
 
@@ -179,15 +204,25 @@ class TagLowering {
         std::vector<ExprId> tags;
         for (const JsonNode* t : member(f, "tags", Type::kArray).items) {
             const std::string begin = member(*t, "begin", Type::kString).text;
-            const bool known = std::any_of(triggers.begin(), triggers.end(), [&](const std::string& g) { return begin.rfind(g, 0) == 0; });
-            if (!known) refuse(t->pointer + "/begin", "begin", "the tag begins with none of the triggers");
+            const bool known =
+                std::any_of(triggers.begin(), triggers.end(), [&](const std::string& g) {
+                    return begin.rfind(g, 0) == 0;
+                });
+            if (!known)
+                refuse(t->pointer + "/begin", "begin", "the tag begins with none of the triggers");
             tags.push_back(tag(*t, depth + 1));
         }
         if (tags.empty()) refuse(f.pointer, "tags", "tags is empty");
-        return dispatch(forbidden, p_.choice(std::move(tags)), flag(f, "at_least_one", false), flag(f, "stop_after_first", false));
+        return dispatch(forbidden,
+                        p_.choice(std::move(tags)),
+                        flag(f, "at_least_one", false),
+                        flag(f, "stop_after_first", false));
     }
 
-    ExprId dispatch(const std::vector<std::string>& forbidden, ExprId tag, bool at_least_one, bool stop_after_first) {
+    ExprId dispatch(const std::vector<std::string>& forbidden,
+                    ExprId tag,
+                    bool at_least_one,
+                    bool stop_after_first) {
         const ExprId text = p_.ref(p_.rule("free", free_text(forbidden)));
         const ExprId once = p_.sequence({tag, stop_after_first ? p_.empty() : text});
         if (stop_after_first) return at_least_one ? tag : p_.sequence({text, p_.optional(tag)});
@@ -199,11 +234,14 @@ class TagLowering {
         only(f, {"type", "tags", "separator", "at_least_one", "stop_after_first"});
         const ExprId separator = text_with_markers(member(f, "separator", Type::kString).text, p_);
         std::vector<ExprId> tags;
-        for (const JsonNode* t : member(f, "tags", Type::kArray).items) tags.push_back(tag(*t, depth + 1));
+        for (const JsonNode* t : member(f, "tags", Type::kArray).items)
+            tags.push_back(tag(*t, depth + 1));
         if (tags.empty()) refuse(f.pointer, "tags", "tags is empty");
         const ExprId one = p_.choice(std::move(tags));
         const bool first_only = flag(f, "stop_after_first", false);
-        const ExprId all = first_only ? one : p_.sequence({one, p_.repeat(p_.sequence({separator, one}), 0, kNoMax)});
+        const ExprId all =
+            first_only ? one
+                       : p_.sequence({one, p_.repeat(p_.sequence({separator, one}), 0, kNoMax)});
         return flag(f, "at_least_one", false) ? all : p_.optional(all);
     }
 
@@ -214,11 +252,20 @@ class TagLowering {
         for (const JsonNode* t : member(root, "structures", Type::kArray).items) {
             only(*t, {"begin", "schema", "end"});
             const std::string begin = member(*t, "begin", Type::kString).text;
-            const bool known = std::any_of(triggers.begin(), triggers.end(), [&](const std::string& g) { return begin.rfind(g, 0) == 0; });
-            if (!known) refuse(t->pointer + "/begin", "begin", "the structure begins with none of the triggers");
+            const bool known =
+                std::any_of(triggers.begin(), triggers.end(), [&](const std::string& g) {
+                    return begin.rfind(g, 0) == 0;
+                });
+            if (!known)
+                refuse(t->pointer + "/begin",
+                       "begin",
+                       "the structure begins with none of the triggers");
             const JsonNode* s = t->find("schema");
             if (s == nullptr) refuse(t->pointer, "schema", "the member \"schema\" is missing");
-            tags.push_back(p_.sequence({text_with_markers(begin, p_), schema(*s), text_with_markers(member(*t, "end", Type::kString).text, p_)}));
+            tags.push_back(
+                p_.sequence({text_with_markers(begin, p_),
+                             schema(*s),
+                             text_with_markers(member(*t, "end", Type::kString).text, p_)}));
         }
         if (tags.empty()) refuse("/structures", "structures", "structures is empty");
         return dispatch(triggers, p_.choice(std::move(tags)), false, false);
@@ -232,7 +279,11 @@ class TagLowering {
 
 }  // namespace
 
-ExprId lower_structural_tag(const std::string& text, const StructuredOutputArgs& args, Productions& p, std::vector<Refusal>* notes, const Limits& limits) {
+ExprId lower_structural_tag(const std::string& text,
+                            const StructuredOutputArgs& args,
+                            Productions& p,
+                            std::vector<Refusal>* notes,
+                            const Limits& limits) {
     JsonTree tree;
     const JsonNode* root = tree.parse(text, limits);
     return TagLowering(args, p, notes, limits).whole(*root);

@@ -19,9 +19,14 @@ using Type = JsonNode::Type;
 
 const std::vector<std::pair<std::string, Args::Type>>& type_names() {
     static const std::vector<std::pair<std::string, Args::Type>> names = {
-        {"regex", Args::Type::kRegex}, {"json", Args::Type::kJson}, {"json_schema", Args::Type::kJson},
-        {"json_object", Args::Type::kJsonObject}, {"ebnf", Args::Type::kEbnf}, {"grammar", Args::Type::kEbnf},
-        {"choice", Args::Type::kChoice}, {"structural_tag", Args::Type::kStructuralTag}};
+        {"regex", Args::Type::kRegex},
+        {"json", Args::Type::kJson},
+        {"json_schema", Args::Type::kJson},
+        {"json_object", Args::Type::kJsonObject},
+        {"ebnf", Args::Type::kEbnf},
+        {"grammar", Args::Type::kEbnf},
+        {"choice", Args::Type::kChoice},
+        {"structural_tag", Args::Type::kStructuralTag}};
     return names;
 }
 
@@ -38,9 +43,11 @@ void set_value(Args* args, Args::Type type, const JsonNode& v, const std::string
             args->value = v.is(Type::kString) ? v.text : grammar::compact_json(v);
             return;
         case Args::Type::kChoice:
-            if (!v.is(Type::kArray) || v.items.empty()) refuse("", name, "so_args." + name + " is no list of texts");
+            if (!v.is(Type::kArray) || v.items.empty())
+                refuse("", name, "so_args." + name + " is no list of texts");
             for (const JsonNode* i : v.items) {
-                if (!i->is(Type::kString)) refuse("", name, "so_args." + name + " holds something that is no text");
+                if (!i->is(Type::kString))
+                    refuse("", name, "so_args." + name + " holds something that is no text");
                 args->choices.push_back(i->text);
             }
             return;
@@ -59,7 +66,9 @@ Args read(const JsonNode& n) {
         return v.boolean;
     };
     for (const auto& [key, v] : n.members) {
-        const auto form = std::find_if(type_names().begin(), type_names().end(), [&k = key](const auto& p) { return p.first == k; });
+        const auto form = std::find_if(type_names().begin(),
+                                       type_names().end(),
+                                       [&k = key](const auto& p) { return p.first == k; });
         if (key == "type" || key == "value") continue;
         if (key == "strict") {
             args.strict = flag(key, *v);
@@ -68,20 +77,36 @@ Args read(const JsonNode& n) {
         } else if (key == "in_reasoning") {
             args.in_reasoning = flag(key, *v);
         } else if (key == "backtrack") {
-            if (!v->is(Type::kString) || v->text != "none") refuse("", key, "so_args.backtrack is " + grammar::compact_json(*v) + ", expected \"none\"");
+            if (!v->is(Type::kString) || v->text != "none")
+                refuse("",
+                       key,
+                       "so_args.backtrack is " + grammar::compact_json(*v) + ", expected \"none\"");
         } else if (form != type_names().end()) {
             if (v->is(Type::kNull)) continue;
-            if (!args.empty() || type != nullptr) refuse("", key, "so_args holds more than one constraint");
+            if (!args.empty() || type != nullptr)
+                refuse("", key, "so_args holds more than one constraint");
             if (form->second == Args::Type::kJsonObject && !flag(key, *v)) continue;
             set_value(&args, form->second, *v, key);
         } else {
-            refuse("", key, "so_args." + key + " is no known member (type and value, or one of regex, json, json_schema, json_object, ebnf, grammar, choice, structural_tag)");
+            refuse("",
+                   key,
+                   "so_args." + key +
+                       " is no known member (type and value, or one of regex, json, json_schema, "
+                       "json_object, ebnf, grammar, choice, structural_tag)");
         }
     }
     if (type != nullptr) {
-        const auto form = std::find_if(type_names().begin(), type_names().end(), [&](const auto& p) { return type->is(Type::kString) && p.first == type->text; });
-        if (form == type_names().end()) refuse("", "type", "so_args.type is " + grammar::compact_json(*type) + ", expected regex, json, json_object, ebnf, choice or structural_tag");
-        if (value == nullptr && form->second != Args::Type::kJsonObject) refuse("", "value", "so_args.value is missing");
+        const auto form =
+            std::find_if(type_names().begin(), type_names().end(), [&](const auto& p) {
+                return type->is(Type::kString) && p.first == type->text;
+            });
+        if (form == type_names().end())
+            refuse("",
+                   "type",
+                   "so_args.type is " + grammar::compact_json(*type) +
+                       ", expected regex, json, json_object, ebnf, choice or structural_tag");
+        if (value == nullptr && form->second != Args::Type::kJsonObject)
+            refuse("", "value", "so_args.value is missing");
         if (value == nullptr) {
             args.type = form->second;
         } else {
@@ -101,12 +126,16 @@ grammar::Limits line_limits() {
     return limits;
 }
 
-ConstraintFinding finding(const Refusal& r) { return {r.pointer, r.keyword, r.reason}; }
+ConstraintFinding finding(const Refusal& r) {
+    return {r.pointer, r.keyword, r.reason};
+}
 
 std::string findings_json(const std::vector<ConstraintFinding>& list) {
     std::string out;
     for (const ConstraintFinding& f : list) {
-        out += (out.empty() ? "" : ",") + std::string("{\"pointer\":") + grammar::quote_json(f.pointer) + ",\"keyword\":" + grammar::quote_json(f.keyword) + ",\"reason\":" + grammar::quote_json(f.reason) + "}";
+        out += (out.empty() ? "" : ",") + std::string("{\"pointer\":") +
+               grammar::quote_json(f.pointer) + ",\"keyword\":" + grammar::quote_json(f.keyword) +
+               ",\"reason\":" + grammar::quote_json(f.reason) + "}";
     }
     return "[" + out + "]";
 }
@@ -122,27 +151,49 @@ Result<StructuredOutputArgs> structured_output_from_json(std::string_view json) 
     }
 }
 
+Result<std::string> json_member_text(std::string_view json, const std::vector<std::string>& path) {
+    try {
+        JsonTree tree;
+        const JsonNode* n = tree.parse(json, line_limits());
+        for (const std::string& key : path) {
+            n = n->find(key);
+            if (n == nullptr) refuse("", key, "there is no member " + grammar::quote_json(key));
+        }
+        return grammar::compact_json(*n);
+    } catch (const Refusal& r) {
+        return Status(StatusCode::kInvalidArgument, grammar::refusal_sentence(r));
+    }
+}
+
 std::string structured_output_to_json(const StructuredOutputArgs& a) {
     static const std::map<Args::Type, std::string> names = {
-        {Args::Type::kRegex, "regex"}, {Args::Type::kJson, "json"}, {Args::Type::kJsonObject, "json_object"},
-        {Args::Type::kEbnf, "ebnf"}, {Args::Type::kChoice, "choice"}, {Args::Type::kStructuralTag, "structural_tag"}};
+        {Args::Type::kRegex, "regex"},
+        {Args::Type::kJson, "json"},
+        {Args::Type::kJsonObject, "json_object"},
+        {Args::Type::kEbnf, "ebnf"},
+        {Args::Type::kChoice, "choice"},
+        {Args::Type::kStructuralTag, "structural_tag"}};
     if (a.empty()) return "null";
     std::string out = "{\"type\":\"" + names.at(a.type) + "\"";
     if (a.type == Args::Type::kChoice) {
         std::string list;
-        for (const std::string& c : a.choices) list += (list.empty() ? "" : ",") + grammar::quote_json(c);
+        for (const std::string& c : a.choices)
+            list += (list.empty() ? "" : ",") + grammar::quote_json(c);
         out += ",\"value\":[" + list + "]";
     } else if (a.type != Args::Type::kJsonObject) {
         out += ",\"value\":" + grammar::quote_json(a.value);
     }
-    const auto flag = [&](const char* name, bool v) { out += std::string(",\"") + name + "\":" + (v ? "true" : "false"); };
+    const auto flag = [&](const char* name, bool v) {
+        out += std::string(",\"") + name + "\":" + (v ? "true" : "false");
+    };
     flag("strict", a.strict);
     flag("any_whitespace", a.any_whitespace);
     flag("in_reasoning", a.in_reasoning);
     return out + "}";
 }
 
-ConstraintReport check_constraint(const StructuredOutputArgs& args, const std::vector<std::string>& texts) {
+ConstraintReport check_constraint(const StructuredOutputArgs& args,
+                                  const std::vector<std::string>& texts) {
     ConstraintReport report;
     std::string ebnf;
     try {
@@ -168,8 +219,11 @@ ConstraintReport check_constraint(const StructuredOutputArgs& args, const std::v
 
 std::string constraint_report_json(const ConstraintReport& r) {
     std::string accepted;
-    for (const bool a : r.accepted) accepted += std::string(accepted.empty() ? "" : ",") + (a ? "true" : "false");
-    return std::string("{\"ok\":") + (r.ok ? "true" : "false") + ",\"refused\":" + findings_json(r.refused) + ",\"notes\":" + findings_json(r.notes) + ",\"accepted\":[" + accepted + "]}";
+    for (const bool a : r.accepted)
+        accepted += std::string(accepted.empty() ? "" : ",") + (a ? "true" : "false");
+    return std::string("{\"ok\":") + (r.ok ? "true" : "false") +
+           ",\"refused\":" + findings_json(r.refused) + ",\"notes\":" + findings_json(r.notes) +
+           ",\"accepted\":[" + accepted + "]}";
 }
 
 std::string check_constraint_json_line(std::string_view line) {
@@ -184,7 +238,8 @@ std::string check_constraint_json_line(std::string_view line) {
         if (const JsonNode* list = root->find("texts")) {
             if (!list->is(Type::kArray)) refuse("", "texts", "texts is no array");
             for (const JsonNode* t : list->items) {
-                if (!t->is(Type::kString)) refuse("", "texts", "texts holds something that is no string");
+                if (!t->is(Type::kString))
+                    refuse("", "texts", "texts holds something that is no string");
                 texts.push_back(t->text);
             }
         }

@@ -12,14 +12,33 @@ namespace deepinfer::grammar {
 namespace {
 
 const std::map<std::string, std::string>& long_names() {
-    static const std::map<std::string, std::string> names = {
-        {"Letter", "L"}, {"Cased_Letter", "LC"}, {"Uppercase_Letter", "Lu"}, {"Lowercase_Letter", "Ll"},
-        {"Titlecase_Letter", "Lt"}, {"Modifier_Letter", "Lm"}, {"Other_Letter", "Lo"}, {"Mark", "M"},
-        {"Nonspacing_Mark", "Mn"}, {"Spacing_Mark", "Mc"}, {"Enclosing_Mark", "Me"}, {"Number", "N"},
-        {"Decimal_Number", "Nd"}, {"digit", "Nd"}, {"Letter_Number", "Nl"}, {"Other_Number", "No"},
-        {"Punctuation", "P"}, {"punct", "P"}, {"Symbol", "S"}, {"Math_Symbol", "Sm"},
-        {"Currency_Symbol", "Sc"}, {"Modifier_Symbol", "Sk"}, {"Other_Symbol", "So"}, {"Separator", "Z"},
-        {"Space_Separator", "Zs"}, {"Line_Separator", "Zl"}, {"Paragraph_Separator", "Zp"}};
+    static const std::map<std::string, std::string> names = {{"Letter", "L"},
+                                                             {"Cased_Letter", "LC"},
+                                                             {"Uppercase_Letter", "Lu"},
+                                                             {"Lowercase_Letter", "Ll"},
+                                                             {"Titlecase_Letter", "Lt"},
+                                                             {"Modifier_Letter", "Lm"},
+                                                             {"Other_Letter", "Lo"},
+                                                             {"Mark", "M"},
+                                                             {"Nonspacing_Mark", "Mn"},
+                                                             {"Spacing_Mark", "Mc"},
+                                                             {"Enclosing_Mark", "Me"},
+                                                             {"Number", "N"},
+                                                             {"Decimal_Number", "Nd"},
+                                                             {"digit", "Nd"},
+                                                             {"Letter_Number", "Nl"},
+                                                             {"Other_Number", "No"},
+                                                             {"Punctuation", "P"},
+                                                             {"punct", "P"},
+                                                             {"Symbol", "S"},
+                                                             {"Math_Symbol", "Sm"},
+                                                             {"Currency_Symbol", "Sc"},
+                                                             {"Modifier_Symbol", "Sk"},
+                                                             {"Other_Symbol", "So"},
+                                                             {"Separator", "Z"},
+                                                             {"Space_Separator", "Zs"},
+                                                             {"Line_Separator", "Zl"},
+                                                             {"Paragraph_Separator", "Zp"}};
     return names;
 }
 

@@ -1,7 +1,7 @@
 // Languages of numbers and strings: conditions on values as automata over their text.
 //
-// Numbers are written here without exponent: -?(0|[1-9]d*)(.d+)?, no negative zero. A condition holds for
-// a value, so every automaton takes all spellings of a value (1, 1.0, 1.00) or none.
+// Numbers are written here without exponent: -?(0|[1-9]d*)(.d+)?, no negative zero. A condition
+// holds for a value, so every automaton takes all spellings of a value (1, 1.0, 1.00) or none.
 #pragma once
 
 #include <cstdint>

@@ -23,7 +23,10 @@ struct Vocabulary::Impl {
 
 Vocabulary::~Vocabulary() = default;
 
-void Vocabulary::finish(std::vector<std::string> tokens, int32_t eos, int64_t width, std::vector<bool> defined) {
+void Vocabulary::finish(std::vector<std::string> tokens,
+                        int32_t eos,
+                        int64_t width,
+                        std::vector<bool> defined) {
     width_ = width;
     eos_ = eos;
     tokens.resize(static_cast<size_t>(width));
@@ -39,16 +42,20 @@ void Vocabulary::finish(std::vector<std::string> tokens, int32_t eos, int64_t wi
     std::vector<int32_t> stops;
     if (eos >= 0) stops.push_back(eos);
     impl_ = std::make_unique<Impl>();
-    impl_->info = xgrammar::TokenizerInfo(tokens, xgrammar::VocabType::RAW, static_cast<int>(width), stops);
+    impl_->info =
+        xgrammar::TokenizerInfo(tokens, xgrammar::VocabType::RAW, static_cast<int>(width), stops);
 }
 
-std::shared_ptr<const Vocabulary> Vocabulary::of(const Tokenizer& tokenizer, int64_t width, int32_t eos) {
+std::shared_ptr<const Vocabulary> Vocabulary::of(const Tokenizer& tokenizer,
+                                                 int64_t width,
+                                                 int32_t eos) {
     std::shared_ptr<Vocabulary> v(new Vocabulary());
     const auto n = std::min<int64_t>(tokenizer.vocab_size(), width);
     std::vector<std::string> tokens(static_cast<size_t>(n));
     std::vector<bool> defined(static_cast<size_t>(n), true);
     for (int32_t id = 0; id < n; ++id) {
-        if (!tokenizer.is_added(id)) tokens[static_cast<size_t>(id)] = std::string(tokenizer.token_bytes(id));
+        if (!tokenizer.is_added(id))
+            tokens[static_cast<size_t>(id)] = std::string(tokenizer.token_bytes(id));
     }
     for (uint32_t m = 0; m < std::size(kMarkers); ++m) {
         const int32_t id = tokenizer.id_of(kMarkers[m]);
@@ -60,10 +67,12 @@ std::shared_ptr<const Vocabulary> Vocabulary::of(const Tokenizer& tokenizer, int
     return v;
 }
 
-std::shared_ptr<const Vocabulary> Vocabulary::of_tokens(const std::vector<std::string>& tokens, int32_t eos) {
+std::shared_ptr<const Vocabulary> Vocabulary::of_tokens(const std::vector<std::string>& tokens,
+                                                        int32_t eos) {
     std::shared_ptr<Vocabulary> v(new Vocabulary());
     v->marker_ids_.assign(std::size(kMarkers), -1);
-    v->finish(tokens, eos, static_cast<int64_t>(tokens.size()), std::vector<bool>(tokens.size(), true));
+    v->finish(
+        tokens, eos, static_cast<int64_t>(tokens.size()), std::vector<bool>(tokens.size(), true));
     return v;
 }
 
@@ -83,7 +92,8 @@ struct CompiledGrammar::Impl {
 
 CompiledGrammar::~CompiledGrammar() = default;
 
-Result<std::shared_ptr<const CompiledGrammar>> CompiledGrammar::compile(std::shared_ptr<const Vocabulary> vocabulary, const std::string& ebnf, int threads) {
+Result<std::shared_ptr<const CompiledGrammar>> CompiledGrammar::compile(
+    std::shared_ptr<const Vocabulary> vocabulary, const std::string& ebnf, int threads) {
     try {
         // No cache of the library's: ours knows tenants, bytes and refusals.
         xgrammar::GrammarCompiler compiler(vocabulary->impl().info, threads, false);
@@ -123,8 +133,10 @@ void Matcher::fill(std::span<uint32_t> out) {
     tensor.dtype = DLDataType{kDLInt, 32, 1};
     tensor.shape = shape;
     if (!impl_->matcher.FillNextTokenBitmask(&tensor)) {  // "no restriction": every token there is
-        std::copy(v.defined_mask().begin(), v.defined_mask().end(), out.begin());
+        std::fill(out.begin(), out.end(), ~0u);
     }
+    // Ids without a token, and the bits behind the last id, are nothing.
+    for (size_t i = 0; i < out.size(); ++i) out[i] &= v.defined_mask()[i];
 }
 
 bool Matcher::accept(int32_t token) {
@@ -138,9 +150,17 @@ bool Matcher::accept_text(const std::string& text) {
     return text.empty() || impl_->matcher.AcceptString(text);
 }
 
-void Matcher::rollback(int count) { impl_->matcher.Rollback(count); }
-bool Matcher::complete() const { return impl_->matcher.IsCompleted(); }
-bool Matcher::terminated() const { return impl_->matcher.IsTerminated(); }
-std::string Matcher::forced_text() { return impl_->matcher.FindJumpForwardString(); }
+void Matcher::rollback(int count) {
+    impl_->matcher.Rollback(count);
+}
+bool Matcher::complete() const {
+    return impl_->matcher.IsCompleted();
+}
+bool Matcher::terminated() const {
+    return impl_->matcher.IsTerminated();
+}
+std::string Matcher::forced_text() {
+    return impl_->matcher.FindJumpForwardString();
+}
 
 }  // namespace deepinfer::grammar

@@ -113,10 +113,12 @@ TEST(SamplingParams, MessagesSayValueAndRange) {
               "stop_token_ids[1] is 4096, expected a token id from 0 to 2047");
 }
 
-TEST(SamplingParams, StructuredOutputIsRefusedNotIgnored) {
+TEST(SamplingParams, AConstraintNeedsItsEndToken) {
     SamplingParams p;
-    p.so_args.regex = "[a-z]+";
-    EXPECT_EQ(p.validate(kVocab).code(), StatusCode::kUnimplemented);
+    p.so_args = StructuredOutputArgs::of(StructuredOutputArgs::Type::kRegex, "[a-z]+");
+    EXPECT_TRUE(p.validate(kVocab).ok());
+    p.ignore_eos = true;
+    EXPECT_EQ(p.validate(kVocab).code(), StatusCode::kInvalidArgument);
     EXPECT_NE(p.validate(kVocab).message().find("so_args"), std::string::npos);
 }
 

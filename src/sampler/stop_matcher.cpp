@@ -56,13 +56,13 @@ StopMatcher::StopMatcher(const std::vector<std::string>& stops, bool include_sto
     }
 }
 
-std::string StopMatcher::push(std::string_view text) {
+std::string StopMatcher::push(std::string_view text, bool may_stop) {
     if (stopped()) return {};
     if (!active()) return std::string(text);
     for (size_t i = 0; i < text.size(); ++i) {
         state_ = edge(state_, static_cast<uint8_t>(text[i]));
         const int32_t stop = nodes_[static_cast<size_t>(state_)].stop;
-        if (stop < 0) continue;
+        if (stop < 0 || !may_stop) continue;
         matched_ = stop;
         held_.append(text.substr(0, i + 1));
         if (!include_stop_) {

@@ -22,7 +22,8 @@ class StopMatcher {
 
     /// Takes the text of one committed token and returns what may be given out now. After a match
     /// everything further is dropped and "" is returned.
-    std::string push(std::string_view text);
+    /// may_stop false: nothing counts as a match that ends in this text.
+    std::string push(std::string_view text, bool may_stop = true);
     /// The end came for another reason: gives out what is held.
     std::string flush();
 

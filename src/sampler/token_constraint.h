@@ -23,6 +23,8 @@ class TokenConstraint {
     /// Undoes the last `count` successful accept() calls, count >= 0. Reaches back at least
     /// kMaxRollback tokens.
     virtual void rollback(int count) = 0;
+    /// Whether the output may end after the accepted tokens. A stop string counts only then.
+    virtual bool complete() const { return true; }
 
     static constexpr int kMaxRollback = 64;
 };

@@ -7,6 +7,7 @@ if ! command -v clang++-14 > /dev/null; then
     echo "fuzz: SKIP, clang++-14 is missing (apt-get install clang-14 libclang-rt-14-dev)"
     exit 1
 fi
+deps/fetch.sh
 cmake --preset fuzz -DDEEPINFER_FUZZ_SECONDS="$seconds" > /dev/null
 cmake --build --preset fuzz --target fuzz_safetensors --target fuzz_config --target fuzz_tokenizer_json --target fuzz_recipe_line
 ctest --test-dir build-fuzz -L fuzz --output-on-failure --no-tests=error

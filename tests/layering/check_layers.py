@@ -20,11 +20,13 @@ ALLOWED = {
     "recipe": {"base", "tokenizer"},
     "sampler": {"base", "tensor", "ops"},
     "vision": {"base", "tensor", "ops", "checkpoint"},
+    "grammar": {"base", "sampler/token_constraint.h"},
     "kvcache": {"base", "tensor", "device", "ops/cache/cache_view.h"},
     "model": {"base", "tensor", "device", "ops", "checkpoint"},
     "opbench": {"base", "tensor", "device", "ops", "checkpoint"},
     "judge": {"base", "tensor", "device", "ops", "checkpoint", "model", "tokenizer", "vision"},
-    "engine": {"base", "tensor", "device", "ops", "checkpoint", "model", "kvcache", "sampler", "tokenizer", "vision"},
+    "engine": {"base", "tensor", "device", "ops", "checkpoint", "model", "kvcache", "sampler", "grammar", "tokenizer",
+               "vision"},
     "apps": {"backends"},  # only to register them; everything else through include/deepinfer/
 }
 # In src/ops the suffix decides the layer: these are a backend's kernels standing beside their contract.

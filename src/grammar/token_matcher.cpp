@@ -1,0 +1,67 @@
+#include "grammar/token_matcher.h"
+
+#include "base/check.h"
+
+namespace deepinfer::grammar {
+
+TokenMatcher::TokenMatcher(std::shared_ptr<const CompiledGrammar> grammar, bool after_reasoning)
+    : grammar_(std::move(grammar)), matcher_(grammar_) {
+    if (after_reasoning) {
+        DI_CHECK_GE(grammar_->vocabulary().marker_id(kMarkerEndThinking), 0);
+    } else {
+        begin_ = 0;
+    }
+}
+
+TokenMatcher::~TokenMatcher() = default;
+
+std::vector<uint32_t> TokenMatcher::mask() {
+    const Vocabulary& v = grammar_->vocabulary();
+    if (!in_grammar()) {
+        std::vector<uint32_t> free = v.defined_mask();
+        if (v.eos() >= 0) free[static_cast<size_t>(v.eos()) / 32] &= ~(1u << (v.eos() % 32));
+        return free;
+    }
+    std::vector<uint32_t> words(v.defined_mask().size());
+    matcher_.fill(words);
+    return words;
+}
+
+bool TokenMatcher::accept(int32_t token) {
+    const Vocabulary& v = grammar_->vocabulary();
+    if (in_grammar()) {
+        if (!matcher_.accept(token)) return false;
+    } else {
+        if (!v.defined(token) || token == v.eos()) return false;
+        if (token == v.marker_id(kMarkerEndThinking)) begin_ = num_tokens_ + 1;
+    }
+    ++num_tokens_;
+    return true;
+}
+
+void TokenMatcher::rollback(int count) {
+    DI_CHECK(count >= 0 && count <= num_tokens_);
+    const int64_t left = num_tokens_ - count;
+    if (in_grammar()) {
+        const int64_t inside = std::min<int64_t>(count, num_tokens_ - *begin_);
+        if (inside > 0) matcher_.rollback(static_cast<int>(inside));
+        if (left < *begin_) begin_.reset();
+    }
+    num_tokens_ = left;
+}
+
+bool TokenMatcher::complete() const {
+    return in_grammar() && matcher_.complete();
+}
+
+bool reasoning_is_open(const std::vector<int32_t>& prompt, const Vocabulary& v) {
+    const int32_t open = v.marker_id(kMarkerThinking), close = v.marker_id(kMarkerEndThinking);
+    if (open < 0 || close < 0) return false;
+    for (size_t i = prompt.size(); i-- > 0;) {
+        if (prompt[i] == open) return true;
+        if (prompt[i] == close) return false;
+    }
+    return false;
+}
+
+}  // namespace deepinfer::grammar

@@ -1,0 +1,42 @@
+// TokenMatcher: a compiled constraint as the engine uses it, one per sub-sequence.
+//
+// Where reasoning comes first, "free text up to </think>, then the grammar" is one automaton over
+// committed tokens: the marker's token is what moves it on, and rollback moves it back. In free
+// text every defined token but the end token is allowed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "grammar/xgrammar_engine.h"
+#include "sampler/token_constraint.h"
+
+namespace deepinfer::grammar {
+
+class TokenMatcher final : public TokenConstraint {
+  public:
+    /// after_reasoning: the grammar begins behind the token of </think> (which the vocabulary must
+    /// have).
+    TokenMatcher(std::shared_ptr<const CompiledGrammar> grammar, bool after_reasoning);
+    ~TokenMatcher() override;
+
+    std::vector<uint32_t> mask() override;
+    bool accept(int32_t token) override;
+    void rollback(int count) override;
+    bool complete() const override;
+
+  private:
+    bool in_grammar() const { return begin_.has_value(); }
+
+    std::shared_ptr<const CompiledGrammar> grammar_;
+    Matcher matcher_;
+    int64_t num_tokens_ = 0;
+    std::optional<int64_t> begin_;  ///< tokens before the grammar's first; unset in free text
+};
+
+/// Whether a prompt leaves reasoning open: of the tokens <think> and </think> the last is <think>.
+bool reasoning_is_open(const std::vector<int32_t>& prompt, const Vocabulary& vocabulary);
+
+}  // namespace deepinfer::grammar
