@@ -126,6 +126,7 @@ class AnswerPrinter {
 using Run = std::function<int()>;
 Run add_generate(CLI::App& root);
 Run add_chat(CLI::App& root);
+Run add_serve(CLI::App& root);
 Run add_batch(CLI::App& root);
 Run add_bench(CLI::App& root);
 Run add_check_constraint(CLI::App& root);

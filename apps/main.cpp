@@ -23,6 +23,7 @@ constexpr const char* kFooter =
     "  deepinfer generate --temperature 0 --thinking 0 \"12 + 30\"\n"
     "  echo 'Once upon a time' | deepinfer generate --raw -\n"
     "  deepinfer chat\n"
+    "  deepinfer serve --port 8000\n"
     "  deepinfer inspect --model DIR\n";
 
 }  // namespace
@@ -68,6 +69,7 @@ int main(int argc, char** argv) {
     };
     add(&cli::add_generate);
     add(&cli::add_chat);
+    add(&cli::add_serve);
     add(&cli::add_batch);
     add(&cli::add_bench);
     add(&cli::add_check_constraint);

@@ -119,6 +119,14 @@ struct StreamEvent {
     std::string data;  ///< one JSON object
 };
 
+/// What the responders of one request's choices share (Chat Completions with n > 1): the usage of
+/// all of them stands in the last final chunk.
+struct ChoiceGroup {
+    int num_unfinished = 1;
+    int64_t completion_tokens = 0;
+    int64_t reasoning_tokens = 0;
+};
+
 struct ResponseContext {
     std::string response_id;
     std::string model;
@@ -126,7 +134,10 @@ struct ResponseContext {
     std::string system_fingerprint;
     int64_t prompt_tokens = 0;
     int64_t cached_tokens = 0;
-    int choice_idx = 0;            ///< Chat Completions with n > 1
+    int choice_idx = 0;                  ///< Chat Completions with n > 1
+    std::shared_ptr<ChoiceGroup> group;  ///< Chat Completions with n > 1; else null
+    /// Chat Completions: usage comes in a chunk of its own without choices, as OpenAI sends it.
+    bool usage_chunk = false;
     std::function<int64_t()> now;  ///< for completed_at of Responses; unset: `created`
 };
 
@@ -139,9 +150,16 @@ class Responder {
     virtual std::vector<StreamEvent> start() = 0;
     /// Text of sampled tokens (special tokens kept; EOS has no text but counts: push("", 1)).
     /// Pushed one by one, the tokens before "</think>" are counted exactly.
-    std::vector<StreamEvent> push(std::string_view text, int64_t num_tokens);
+    /// `logprobs`: the tokens' log-probabilities as JSON objects joined by ", " in the protocol's
+    /// form (token_logprob_json), if the request asked for them.
+    std::vector<StreamEvent> push(std::string_view text,
+                                  int64_t num_tokens,
+                                  std::string_view logprobs = {});
     /// The end; only the first call counts. Call it also after finished().
     virtual std::vector<StreamEvent> finish(FinishReason reason) = 0;
+    /// The end by a fault after the stream has begun: the event that says so. finish() has no
+    /// effect after it.
+    virtual std::vector<StreamEvent> fail(const ApiError& error) = 0;
     /// The object of the answer that is not streamed; complete after finish().
     virtual std::string response() const = 0;
 
@@ -151,6 +169,7 @@ class Responder {
     const ParserCounters& counters() const { return parser_.counters(); }
     int64_t completion_tokens() const { return completion_tokens_; }
     int64_t reasoning_tokens() const { return reasoning_tokens_; }
+    bool in_reasoning() const { return parser_.in_reasoning(); }
 
   protected:
     Responder(const ConvertedRequest& request, ResponseContext context);
@@ -162,7 +181,20 @@ class Responder {
     StreamParser parser_;
     int64_t completion_tokens_ = 0;
     int64_t reasoning_tokens_ = 0;
+    /// Log-probabilities of all tokens so far, by where they were read; JSON objects joined by ",
+    /// ".
+    std::string content_logprobs_;
+    std::string reasoning_logprobs_;
 };
+
+/// {"token", "logprob", "bytes", "top_logprobs"} of one sampled token: its bytes and its value, and
+/// those of the likeliest ones.
+std::string token_logprob_json(std::string_view bytes,
+                               double logprob,
+                               const std::vector<std::pair<std::string_view, double>>& top);
+
+/// The whole answer of a request with n > 1 from the response() of each choice, in order.
+std::string join_chat_choices(const std::vector<std::string>& responses);
 
 std::unique_ptr<Responder> make_responder(const ConvertedRequest& request, ResponseContext context);
 

@@ -1,4 +1,7 @@
 // Chat Completions: chunks and the whole completion (prompt spec 7.2).
+//
+// Chunks are most of what a server sends, one a token: they are put together from a prepared
+// beginning instead of a JSON tree.
 #include "recipe/respond_common.h"
 
 namespace deepinfer::recipe {
@@ -9,13 +12,19 @@ class ChatResponder final : public Responder {
   public:
     ChatResponder(const ConvertedRequest& request, ResponseContext context)
         : Responder(request, std::move(context)),
-          include_usage_(request.include_usage && request.stream) {}
+          include_usage_(request.include_usage && request.stream),
+          wants_logprobs_(request.sampling.logprobs) {
+        Json head = chunk_head();
+        head.set("choices", Json::array());
+        head_ = dump_python(head);
+        head_.resize(head_.size() - 2);  // "]}"
+        head_ += "{\"index\": " + std::to_string(context_.choice_idx) + ", \"delta\": ";
+    }
 
     std::vector<StreamEvent> start() override {
-        Json delta = Json::object({{"role", "assistant"}});
-        delta.set("content", thinking_ ? Json() : Json(""));
-        if (thinking_) delta.set("reasoning_content", "");
-        return {chunk(std::move(delta), Json(), false)};
+        std::string delta = "{\"role\": \"assistant\", \"content\": ";
+        delta += thinking_ ? "null, \"reasoning_content\": \"\"}" : "\"\"}";
+        return {chunk(delta, false)};
     }
 
     std::vector<StreamEvent> finish(FinishReason reason) override {
@@ -25,11 +34,24 @@ class ChatResponder final : public Responder {
         std::vector<Delta> deltas;
         parser_.finish(reason, &deltas);
         on_deltas(deltas, &events);
-        Json delta = Json::object({{"content", ""}});
-        if (thinking_) delta.set("reasoning_content", Json());
-        events.push_back(
-            chunk(std::move(delta), finish_reason_name(parser_.finish_reason()), true));
+        if (context_.group) --context_.group->num_unfinished;
+        const bool last = !context_.group || context_.group->num_unfinished == 0;
+        const char* delta =
+            thinking_ ? "{\"content\": \"\", \"reasoning_content\": null}" : "{\"content\": \"\"}";
+        const bool own_chunk = context_.usage_chunk && include_usage_;
+        events.push_back(final_chunk(delta, last && !own_chunk && !context_.usage_chunk));
+        if (last && own_chunk) {
+            Json out = chunk_head();
+            out.set("choices", Json::array());
+            out.set("usage", usage());
+            events.push_back({"", dump_python(out)});
+        }
         return events;
+    }
+
+    std::vector<StreamEvent> fail(const ApiError& error) override {
+        done_ = true;
+        return {{"", error_body(Protocol::kChatCompletions, error)}};
     }
 
     std::string response() const override {
@@ -50,7 +72,7 @@ class ChatResponder final : public Responder {
         }
         Json choice = Json::object({{"index", context_.choice_idx}});
         choice.set("message", std::move(message));
-        choice.set("logprobs", Json());
+        choice.set("logprobs", Json::raw(logprobs(0, 0)));
         choice.set("finish_reason",
                    done_ ? Json(finish_reason_name(parser_.finish_reason())) : Json());
         Json out = head("chat.completion");
@@ -63,38 +85,40 @@ class ChatResponder final : public Responder {
   private:
     void on_deltas(const std::vector<Delta>& deltas, std::vector<StreamEvent>* events) override {
         for (const Delta& d : deltas) {
-            Json delta = Json::object();
+            std::string delta;
             switch (d.kind) {
                 case Delta::Kind::kReasoning:
                     reasoning_ += d.text;
-                    delta.set("content", Json());
-                    delta.set("reasoning_content", d.text);
+                    delta = "{\"content\": null, \"reasoning_content\": \"";
+                    json_escape(d.text, &delta);
+                    delta += "\"}";
                     break;
                 case Delta::Kind::kContent:
                     content_ += d.text;
-                    delta.set("content", d.text);
-                    if (thinking_) delta.set("reasoning_content", Json());
+                    delta = "{\"content\": \"";
+                    json_escape(d.text, &delta);
+                    delta += thinking_ ? "\", \"reasoning_content\": null}" : "\"}";
                     break;
-                case Delta::Kind::kCall: {
+                case Delta::Kind::kCall:
                     calls_.push_back(
                         {"call_" + context_.response_id + "_" + std::to_string(d.call_idx),
                          d.text,
                          ""});
-                    Json call = Json::object(
-                        {{"index", d.call_idx}, {"id", calls_.back().id}, {"type", "function"}});
-                    call.set("function", Json::object({{"name", d.text}, {"arguments", ""}}));
-                    delta.set("tool_calls", Json::array({std::move(call)}));
+                    delta =
+                        "{\"tool_calls\": [{\"index\": " + std::to_string(d.call_idx) +
+                        ", \"id\": " + json_quote(calls_.back().id) +
+                        ", \"type\": \"function\", \"function\": {\"name\": " + json_quote(d.text) +
+                        ", \"arguments\": \"\"}}]}";
                     break;
-                }
-                case Delta::Kind::kArguments: {
+                case Delta::Kind::kArguments:
                     calls_.back().arguments += d.text;
-                    Json call = Json::object({{"index", d.call_idx}});
-                    call.set("function", Json::object({{"arguments", d.text}}));
-                    delta.set("tool_calls", Json::array({std::move(call)}));
+                    delta = "{\"tool_calls\": [{\"index\": " + std::to_string(d.call_idx) +
+                            ", \"function\": {\"arguments\": \"";
+                    json_escape(d.text, &delta);
+                    delta += "\"}}]}";
                     break;
-                }
             }
-            events->push_back(chunk(std::move(delta), Json(), false));
+            events->push_back(chunk(delta, false));
         }
     }
 
@@ -104,40 +128,81 @@ class ChatResponder final : public Responder {
                              {"created", context_.created},
                              {"model", context_.model}});
     }
-
-    StreamEvent chunk(Json delta, Json finish_reason, bool with_usage) const {
-        Json choice = Json::object({{"index", context_.choice_idx}});
-        choice.set("delta", std::move(delta));
-        choice.set("logprobs", Json());
-        choice.set("finish_reason", std::move(finish_reason));
+    Json chunk_head() const {
         Json out = head("chat.completion.chunk");
         out.set("system_fingerprint", context_.system_fingerprint);
-        out.set("choices", Json::array({std::move(choice)}));
-        if (with_usage) {
-            out.set("usage", usage());
-        } else if (include_usage_) {
-            out.set("usage", Json());
+        return out;
+    }
+
+    /// The tokens since the given places of the two lists, or null if nobody asked.
+    std::string logprobs(size_t content_begin, size_t reasoning_begin) const {
+        if (!wants_logprobs_) return "null";
+        const auto list = [](std::string_view all, size_t begin) {
+            std::string_view text = all.substr(begin);
+            if (text.substr(0, 2) == ", ") text.remove_prefix(2);
+            return "[" + std::string(text) + "]";
+        };
+        std::string out = "{\"content\": " + list(content_logprobs_, content_begin);
+        if (thinking_)
+            out += ", \"reasoning_content\": " + list(reasoning_logprobs_, reasoning_begin);
+        return out + ", \"refusal\": null}";
+    }
+
+    /// `delta` is JSON.
+    StreamEvent chunk(std::string_view delta, bool last) {
+        std::string out;
+        out.reserve(head_.size() + delta.size() + 80);
+        out += head_;
+        out += delta;
+        out += ", \"logprobs\": ";
+        const bool any = content_logprobs_.size() > shown_content_ ||
+                         reasoning_logprobs_.size() > shown_reasoning_;
+        out += any ? logprobs(shown_content_, shown_reasoning_) : std::string("null");
+        shown_content_ = content_logprobs_.size();
+        shown_reasoning_ = reasoning_logprobs_.size();
+        out += ", \"finish_reason\": ";
+        if (last) {
+            out += json_quote(finish_reason_name(parser_.finish_reason())) + "}]";
+        } else {
+            out += include_usage_ ? "null}], \"usage\": null}" : "null}]}";
         }
-        return {"", dump_python(out)};
+        return {"", std::move(out)};
+    }
+    StreamEvent final_chunk(std::string_view delta, bool with_usage) {
+        StreamEvent event = chunk(delta, true);
+        if (with_usage) {
+            event.data += ", \"usage\": " + dump_python(usage());
+        } else if (include_usage_) {
+            event.data += ", \"usage\": null";
+        }
+        event.data += "}";
+        return event;
     }
 
     Json usage() const {
+        const int64_t completion =
+            context_.group ? context_.group->completion_tokens : completion_tokens_;
+        const int64_t reasoning =
+            context_.group ? context_.group->reasoning_tokens : reasoning_tokens_;
         Json out = Json::object(
-            {{"prompt_tokens", context_.prompt_tokens}, {"completion_tokens", completion_tokens_}});
-        out.set("total_tokens", context_.prompt_tokens + completion_tokens_);
+            {{"prompt_tokens", context_.prompt_tokens}, {"completion_tokens", completion}});
+        out.set("total_tokens", context_.prompt_tokens + completion);
         out.set("prompt_tokens_details", Json::object({{"cached_tokens", context_.cached_tokens}}));
         if (thinking_)
-            out.set("completion_tokens_details",
-                    Json::object({{"reasoning_tokens", reasoning_tokens_}}));
+            out.set("completion_tokens_details", Json::object({{"reasoning_tokens", reasoning}}));
         out.set("prompt_cache_hit_tokens", context_.cached_tokens);
         out.set("prompt_cache_miss_tokens", context_.prompt_tokens - context_.cached_tokens);
         return out;
     }
 
     const bool include_usage_;
+    const bool wants_logprobs_;
+    std::string head_;  // a chunk up to its delta
     std::string reasoning_;
     std::string content_;
     std::vector<ToolCall> calls_;
+    size_t shown_content_ = 0;  // of the lists of log-probabilities
+    size_t shown_reasoning_ = 0;
     bool done_ = false;
 };
 
@@ -146,6 +211,19 @@ class ChatResponder final : public Responder {
 std::unique_ptr<Responder> make_chat_responder(const ConvertedRequest& request,
                                                ResponseContext context) {
     return std::make_unique<ChatResponder>(request, std::move(context));
+}
+
+std::string join_chat_choices(const std::vector<std::string>& responses) {
+    Json whole;
+    Json choices = Json::array();
+    for (const std::string& text : responses) {
+        Result<Json> one = parse_json(text);
+        if (!one.ok()) return "{}";
+        whole = std::move(one).value();
+        for (const Json& choice : whole.find("choices")->items()) choices.push_back(choice);
+    }
+    whole.set("choices", std::move(choices));
+    return dump_python(whole);
 }
 
 }  // namespace deepinfer::recipe

@@ -21,7 +21,7 @@ class MessagesResponder final : public Responder {
 
     std::vector<StreamEvent> finish(FinishReason reason) override {
         std::vector<StreamEvent> events;
-        if (done_) return events;
+        if (done_ || failed_) return events;
         std::vector<Delta> deltas;
         parser_.finish(reason, &deltas);
         on_deltas(deltas, &events);
@@ -34,6 +34,11 @@ class MessagesResponder final : public Responder {
         emit(std::move(end), &events);
         emit(Json::object({{"type", "message_stop"}}), &events);
         return events;
+    }
+
+    std::vector<StreamEvent> fail(const ApiError& error) override {
+        failed_ = true;
+        return {{"error", error_body(Protocol::kMessages, error)}};
     }
 
     std::string response() const override {
@@ -199,6 +204,7 @@ class MessagesResponder final : public Responder {
     std::vector<Block> blocks_;
     bool is_open_ = false;
     bool done_ = false;
+    bool failed_ = false;
 };
 
 }  // namespace

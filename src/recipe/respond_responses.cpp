@@ -143,6 +143,19 @@ class ResponsesResponder final : public Responder {
         return events;
     }
 
+    std::vector<StreamEvent> fail(const ApiError& error) override {
+        std::vector<StreamEvent> events;
+        if (done_) return events;
+        close("incomplete", false, &events);
+        done_ = true;
+        failed_ = Json::object({{"code", "server_error"}, {"message", error.message}});
+        completed_at_ = context_.now ? context_.now() : context_.created;
+        Json event = Json::object({{"type", "response.failed"}});
+        event.set("response", whole());
+        emit(std::move(event), &events);
+        return events;
+    }
+
     std::string response() const override { return dump_python(whole()); }
 
   private:
@@ -155,6 +168,8 @@ class ResponsesResponder final : public Responder {
         std::string call_id;
         std::string name;
         std::string name_space;
+        size_t logprobs_begin = 0;  // of a message: its part of content_logprobs_
+        size_t logprobs_end = 0;
         bool commentary = false;
         bool has_part = true;  // false in the event that adds the item
     };
@@ -217,7 +232,8 @@ class ResponsesResponder final : public Responder {
                 item.commentary = call_follows;
                 Json done =
                     Json::object({{"type", "response.output_text.done"}, {"text", item.text}});
-                done.set("logprobs", Json::array());
+                item.logprobs_end = content_logprobs_.size();
+                done.set("logprobs", logprobs_of(item.logprobs_begin, item.logprobs_end));
                 emit(place(std::move(done), true), events);
                 part_event("response.content_part.done", events);
                 break;
@@ -253,6 +269,7 @@ class ResponsesResponder final : public Responder {
             close("completed", false, events);
             Item item;
             item.kind = kind;
+            item.logprobs_begin = item.logprobs_end = shown_logprobs_;
             open(std::move(item), events);
         }
         items_.back().text += text;
@@ -260,7 +277,10 @@ class ResponsesResponder final : public Responder {
                                     kind == Kind::kReasoning ? "response.reasoning_text.delta"
                                                              : "response.output_text.delta"}});
         event.set("delta", text);
-        if (kind == Kind::kMessage) event.set("logprobs", Json::array());
+        if (kind == Kind::kMessage) {
+            event.set("logprobs", logprobs_of(shown_logprobs_, content_logprobs_.size()));
+            shown_logprobs_ = items_.back().logprobs_end = content_logprobs_.size();
+        }
         emit(place(std::move(event), true), events);
     }
 
@@ -293,12 +313,20 @@ class ResponsesResponder final : public Responder {
         emit(place(std::move(event), false), events);
     }
 
-    static Json part_json(const Item& item, const std::string& text) {
+    /// A stretch of content_logprobs_ as a list.
+    Json logprobs_of(size_t begin, size_t end) const {
+        std::string_view text(content_logprobs_);
+        text = text.substr(begin, end - begin);
+        if (text.substr(0, 2) == ", ") text.remove_prefix(2);
+        return Json::raw("[" + std::string(text) + "]");
+    }
+
+    Json part_json(const Item& item, const std::string& text) const {
         if (item.kind == Kind::kReasoning)
             return Json::object({{"type", "reasoning_text"}, {"text", text}});
         Json part = Json::object({{"type", "output_text"}});
         part.set("annotations", Json::array());
-        part.set("logprobs", Json::array());
+        part.set("logprobs", logprobs_of(item.logprobs_begin, item.logprobs_end));
         part.set("text", text);
         return part;
     }
@@ -347,11 +375,15 @@ class ResponsesResponder final : public Responder {
         Json out = Json::object({{"id", context_.response_id},
                                  {"object", "response"},
                                  {"created_at", context_.created}});
-        out.set("status", !done_ ? "in_progress" : incomplete_ ? "incomplete" : "completed");
+        out.set("status",
+                !done_               ? "in_progress"
+                : !failed_.is_null() ? "failed"
+                : incomplete_        ? "incomplete"
+                                     : "completed");
         out.set("background", false);
-        out.set("completed_at", done_ ? Json(completed_at_) : Json());
+        out.set("completed_at", done_ && failed_.is_null() ? Json(completed_at_) : Json());
         out.set("content_filters", Json());
-        out.set("error", Json());
+        out.set("error", failed_);
         out.set("frequency_penalty", 0.0);
         const bool length = parser_.finish_reason() == FinishReason::kLength;
         out.set("incomplete_details",
@@ -400,9 +432,11 @@ class ResponsesResponder final : public Responder {
     std::vector<Item> items_;
     bool is_open_ = false;
     InputDecoder input_;
+    size_t shown_logprobs_ = 0;  // how much of content_logprobs_ the events have said
     int64_t sequence_number_ = 0;
     bool done_ = false;
     bool incomplete_ = false;
+    Json failed_;  // the error, once it failed
     int64_t completed_at_ = 0;
 };
 

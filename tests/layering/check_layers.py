@@ -27,6 +27,7 @@ ALLOWED = {
     "judge": {"base", "tensor", "device", "ops", "checkpoint", "model", "tokenizer", "vision"},
     "engine": {"base", "tensor", "device", "ops", "checkpoint", "model", "kvcache", "sampler", "grammar", "tokenizer",
                "vision"},
+    "server": {"base", "tokenizer", "recipe"},  # the engine through include/deepinfer/
     "apps": {"backends"},  # only to register them; everything else through include/deepinfer/
 }
 # In src/ops the suffix decides the layer: these are a backend's kernels standing beside their contract.

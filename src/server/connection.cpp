@@ -1,0 +1,602 @@
+#include "server/connection.h"
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/ssl/stream.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include "server/admission.h"
+#include "server/api.h"
+
+namespace deepinfer::server {
+
+namespace {
+
+using boost::system::error_code;
+
+constexpr size_t kReadBytes = 16 << 10;
+constexpr size_t kMaxAhead = 64 << 10;
+constexpr int kClientClosed = 499;  // nginx's status for the log
+
+auto result_in(error_code& ec) {
+    return asio::redirect_error(asio::use_awaitable, ec);
+}
+
+}  // namespace
+
+// ------------------------------------------------------------------ transport
+
+class Transport {
+  public:
+    virtual ~Transport() = default;
+    virtual tcp::socket& socket() = 0;
+    virtual asio::awaitable<void> handshake(error_code& ec) = 0;
+    virtual asio::awaitable<size_t> read_some(asio::mutable_buffer to, error_code& ec) = 0;
+    virtual asio::awaitable<size_t> write_some(asio::const_buffer from, error_code& ec) = 0;
+    /// Says that nothing more is sent.
+    virtual asio::awaitable<void> shut_down_send(error_code& ec) = 0;
+};
+
+namespace {
+
+class PlainTransport final : public Transport {
+  public:
+    explicit PlainTransport(tcp::socket socket) : socket_(std::move(socket)) {}
+    tcp::socket& socket() override { return socket_; }
+    asio::awaitable<void> handshake(error_code&) override { co_return; }
+    asio::awaitable<size_t> read_some(asio::mutable_buffer to, error_code& ec) override {
+        return socket_.async_read_some(to, result_in(ec));
+    }
+    asio::awaitable<size_t> write_some(asio::const_buffer from, error_code& ec) override {
+        return socket_.async_write_some(from, result_in(ec));
+    }
+    asio::awaitable<void> shut_down_send(error_code& ec) override {
+        socket_.shutdown(tcp::socket::shutdown_send, ec);
+        co_return;
+    }
+
+  private:
+    tcp::socket socket_;
+};
+
+class TlsTransport final : public Transport {
+  public:
+    TlsTransport(tcp::socket socket, std::shared_ptr<asio::ssl::context> context)
+        : context_(std::move(context)), stream_(std::move(socket), *context_) {}
+    tcp::socket& socket() override { return stream_.next_layer(); }
+    asio::awaitable<void> handshake(error_code& ec) override {
+        return stream_.async_handshake(asio::ssl::stream_base::server, result_in(ec));
+    }
+    asio::awaitable<size_t> read_some(asio::mutable_buffer to, error_code& ec) override {
+        return stream_.async_read_some(to, result_in(ec));
+    }
+    asio::awaitable<size_t> write_some(asio::const_buffer from, error_code& ec) override {
+        return stream_.async_write_some(from, result_in(ec));
+    }
+    asio::awaitable<void> shut_down_send(error_code& ec) override {
+        socket().cancel(ec);  // ends the reading side, which would take the peer's close_notify
+        return stream_.async_shutdown(result_in(ec));
+    }
+
+  private:
+    const std::shared_ptr<asio::ssl::context> context_;
+    asio::ssl::stream<tcp::socket> stream_;
+};
+
+}  // namespace
+
+// ------------------------------------------------------------------ I/O thread
+
+void IoThread::wake(std::shared_ptr<Connection> connection) {
+    {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        woken_.push_back(std::move(connection));
+        if (posted_) return;
+        posted_ = true;
+    }
+    asio::post(context, [this] {
+        std::vector<std::shared_ptr<Connection>> woken;
+        {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            woken.swap(woken_);
+            posted_ = false;
+        }
+        for (const auto& c : woken) c->signal();
+    });
+}
+
+asio::awaitable<void> IoThread::sweep() {
+    for (;;) {
+        error_code ec;
+        sweep_timer_.expires_after(Milliseconds(250));
+        co_await sweep_timer_.async_wait(result_in(ec));
+        const SteadyTime now = std::chrono::steady_clock::now();
+        // A connection that ends removes itself later, from its own coroutine.
+        for (Connection* connection : connections_) connection->check_deadline(now);
+    }
+}
+
+// ------------------------------------------------------------------ life
+
+Connection::Connection(IoThread& io,
+                       ListenerShared& shared,
+                       tcp::socket socket,
+                       std::shared_ptr<asio::ssl::context> tls,
+                       Plane plane,
+                       std::string peer)
+    : io_(io),
+      shared_(shared),
+      state_(shared.state),
+      plane_(plane),
+      peer_(std::move(peer)),
+      reader_(shared.state.config.limits),
+      event_(io.context),
+      room_(io.context),
+      is_tls_(tls != nullptr) {
+    if (tls) {
+        transport_ = std::make_unique<TlsTransport>(std::move(socket), std::move(tls));
+    } else {
+        transport_ = std::make_unique<PlainTransport>(std::move(socket));
+    }
+    ++state_.metrics.connections_open;
+    ++state_.metrics.connections_total;
+}
+
+Connection::~Connection() {
+    --state_.metrics.connections_open;
+    const std::lock_guard<std::mutex> lock(shared_.mutex);
+    const auto found = shared_.per_address.find(peer_);
+    if (found != shared_.per_address.end() && --found->second == 0)
+        shared_.per_address.erase(found);
+}
+
+void Connection::signal() {
+    event_.cancel();
+}
+
+void Connection::check_deadline(SteadyTime now) {
+    if (!open_) return;
+    if (shared_.closing && !busy_ && reader_.idle() && plane_ == kPlanePublic) return close();
+    if (now < deadline_) return;
+    no_deadline();
+    expired_ = true;
+    error_code ignored;
+    transport_->socket().cancel(ignored);
+    signal();
+}
+
+void Connection::shut_down() {
+    if (task_ == nullptr) return;
+    task_->cancel(CancelReason::kShutdown);
+    signal();
+}
+
+void Connection::close() {
+    if (!open_) return;
+    open_ = false;
+    error_code ignored;
+    transport_->socket().close(ignored);
+    ended_ = Ended::kGone;
+    signal();
+    room_.cancel();
+}
+
+asio::awaitable<void> Connection::wait_event(SteadyTime until) {
+    error_code ignored;
+    event_.expires_at(until);
+    co_await event_.async_wait(result_in(ignored));
+}
+
+asio::awaitable<void> Connection::run() {
+    const auto self = shared_from_this();
+    io_.add(this);
+    error_code ec;
+    set_deadline(state_.config.limits.header_timeout_ms);
+    co_await transport_->handshake(ec);
+    if (!ec) {
+        asio::co_spawn(
+            io_.context, [self] { return self->read_loop(); }, asio::detached);
+        // One co_await a statement: g++ 12 evaluates both sides of `co_await a && co_await b`.
+        while (open_) {
+            const bool has_head = co_await wait_head();
+            if (!has_head) break;
+            const bool goes_on = co_await serve_one();
+            if (!goes_on) break;
+        }
+    }
+    close();
+    io_.remove(this);
+}
+
+asio::awaitable<void> Connection::read_loop() {
+    const auto self = shared_from_this();
+    std::vector<char> buffer(kReadBytes);
+    while (open_) {
+        if (busy_ && !discard_ && ahead_.size() > kMaxAhead) {
+            error_code ignored;
+            room_.expires_at(SteadyTime::max());
+            co_await room_.async_wait(result_in(ignored));
+            continue;
+        }
+        error_code ec;
+        const size_t n = co_await transport_->read_some(asio::buffer(buffer), ec);
+        if (ec || n == 0) {
+            if (!open_ || expired_) co_return;
+            const bool half = ec == asio::error::eof && !is_tls_;
+            ended_ = half ? Ended::kHalfClosed : Ended::kGone;
+            signal();
+            if (!half) co_return;
+            // The peer sends no more, but may still read. If it does not, our next bytes come back
+            // as a reset.
+            ec = {};
+            co_await transport_->socket().async_wait(tcp::socket::wait_error, result_in(ec));
+            if (open_ && !ec) {
+                ended_ = Ended::kGone;
+                signal();
+            }
+            co_return;
+        }
+        state_.metrics.bytes_received += static_cast<int64_t>(n);
+        if (discard_) continue;
+        if (busy_) {
+            ahead_.append(buffer.data(), n);
+        } else {
+            reader_.feed({buffer.data(), n});
+            signal();
+        }
+    }
+}
+
+asio::awaitable<bool> Connection::write(std::string_view bytes) {
+    while (!bytes.empty()) {
+        if (!open_ || expired_) co_return false;
+        error_code ec;
+        set_deadline(state_.config.limits.send_timeout_ms);
+        const size_t n =
+            co_await transport_->write_some(asio::buffer(bytes.data(), bytes.size()), ec);
+        no_deadline();
+        if (ec) {
+            if (!expired_) ended_ = Ended::kGone;
+            co_return false;
+        }
+        state_.metrics.bytes_sent += static_cast<int64_t>(n);
+        bytes_out_ += static_cast<int64_t>(n);
+        bytes.remove_prefix(n);
+    }
+    co_return true;
+}
+
+// ------------------------------------------------------------------ one request
+
+asio::awaitable<bool> Connection::wait_head() {
+    const ServerLimits& limits = state_.config.limits;
+    bool begun = !reader_.idle();
+    set_deadline(begun ? limits.header_timeout_ms : limits.idle_timeout_ms);
+    while (reader_.state() == RequestReader::State::kHead) {
+        if (!begun && !reader_.idle()) {
+            begun = true;
+            set_deadline(limits.header_timeout_ms);
+        }
+        if (expired_) {
+            if (!begun) co_return false;
+            expired_ = false;  // the answer may still be written
+            Exchange exchange;
+            exchange.id = random_id("req_");
+            HttpReply reply =
+                error_answer(ErrorShape::kOpenAi,
+                             api_error(408,
+                                       "invalid_request_error",
+                                       "the request's head took longer than " +
+                                           std::to_string(limits.header_timeout_ms) + " ms"))
+                    .reply;
+            state_.metrics.count_request("none", 408);
+            co_await send_reply(exchange, std::move(reply), false);
+            co_return false;
+        }
+        if (ended_ != Ended::kNo || !open_) co_return false;
+        co_await wait_event(SteadyTime::max());
+    }
+    no_deadline();
+    co_return true;
+}
+
+std::vector<std::pair<std::string, std::string>> Connection::common_fields(
+    const Exchange& exchange) const {
+    auto fields = cors_fields(state_.config, exchange.request);
+    fields.emplace_back("x-request-id", exchange.id);
+    if (error_shape(exchange.request.path) == ErrorShape::kAnthropic)
+        fields.emplace_back("request-id", exchange.id);
+    return fields;
+}
+
+asio::awaitable<bool> Connection::serve_one() {
+    const ServerLimits& limits = state_.config.limits;
+    auto exchange = std::make_shared<Exchange>();
+    exchange->id = random_id("req_");
+    exchange->peer = peer_;
+    exchange->arrived = std::chrono::steady_clock::now();
+    bytes_out_ = 0;
+    ++state_.metrics.requests_open;
+
+    std::optional<Answer> answer;
+    bool counted = false;
+    bool keep_alive = false;
+    if (reader_.state() == RequestReader::State::kFault) {
+        version_ = 11;
+        body_unread_ = true;
+        const HttpFault& fault = reader_.fault();
+        answer = error_answer(ErrorShape::kOpenAi,
+                              api_error(fault.status, "invalid_request_error", fault.message));
+    } else {
+        exchange->request = reader_.head();
+        version_ = exchange->request.version;
+        keep_alive = exchange->request.keep_alive && !shared_.closing;
+        body_unread_ = reader_.state() != RequestReader::State::kReady;
+        if (!body_unread_) exchange->request = reader_.take();
+        if (state_.metrics.requests_open > limits.live_requests) {
+            answer = error_answer(error_shape(exchange->request.path),
+                                  api_error(503, "overloaded_error", "too many open requests"));
+        } else {
+            answer = admit(state_, plane_, *exchange, &counted);
+        }
+    }
+    if (!answer) {
+        bool whole = true;
+        if (body_unread_) {
+            const int64_t route_limit = exchange->route->body_bytes;
+            constexpr int64_t kIgnoredBody = 64 << 10;  // of a route that takes none
+            reader_.limit_body(route_limit < 0    ? limits.body_bytes
+                               : route_limit == 0 ? kIgnoredBody
+                                                  : route_limit);
+            whole = co_await read_body(exchange->request.expects_continue);
+        }
+        if (!whole && reader_.state() != RequestReader::State::kFault && !expired_) {
+            finish_request(*exchange, kClientClosed, counted);
+            co_return false;
+        }
+        if (whole) {
+            if (body_unread_) exchange->request = reader_.take();
+            body_unread_ = false;
+            busy_ = true;
+            answer = quick_answer(state_, *exchange);
+        } else if (expired_) {
+            expired_ = false;
+            answer = error_answer(
+                exchange->route->errors,
+                api_error(408, "invalid_request_error", "the request body came too slowly"));
+        } else {
+            answer = error_answer(
+                exchange->route->errors,
+                api_error(
+                    reader_.fault().status, "invalid_request_error", reader_.fault().message));
+        }
+    }
+    busy_ = true;
+    if (!answer) answer = co_await work(exchange);
+
+    int status = 0;
+    bool sent = false;
+    if (answer->task != nullptr) {
+        task_ = answer->task.get();
+        sent = co_await run_task(*exchange, task_, &status);
+        task_ = nullptr;
+        exchange->record = answer->task->record();
+        answer->task.reset();
+        keep_alive = keep_alive && sent && !(exchange->record.streamed && version_ == 10);
+    } else {
+        status = answer->reply.status;
+        exchange->record.error = answer->error;
+        keep_alive = keep_alive && !body_unread_;
+        sent = co_await send_reply(*exchange, std::move(answer->reply), keep_alive);
+        if (!sent) status = kClientClosed;
+    }
+    finish_request(*exchange, status, counted);
+    busy_ = false;
+    if (!sent || !keep_alive || shared_.closing || ended_ != Ended::kNo) {
+        if (sent) co_await linger();
+        co_return false;
+    }
+    std::string ahead;
+    ahead.swap(ahead_);
+    room_.cancel();
+    if (!ahead.empty()) reader_.feed(ahead);
+    co_return true;
+}
+
+asio::awaitable<bool> Connection::read_body(bool expects_continue) {
+    const ServerLimits& limits = state_.config.limits;
+    if (expects_continue && reader_.state() == RequestReader::State::kBody &&
+        reader_.body_bytes() == 0 && reader_.buffered() == 0) {
+        const bool written = co_await write("HTTP/1.1 100 Continue\r\n\r\n");
+        if (!written) co_return false;
+    }
+    const SteadyTime begun = std::chrono::steady_clock::now();
+    reader_.feed({});  // what came with the head
+    constexpr double kGraceMs = 5000;
+    while (reader_.state() == RequestReader::State::kBody) {
+        const double ms = ms_between(begun, std::chrono::steady_clock::now());
+        const bool slow =
+            ms > kGraceMs && static_cast<double>(reader_.body_bytes()) * 1000 <
+                                 static_cast<double>(limits.body_min_bytes_per_s) * (ms - kGraceMs);
+        if (slow || ms > static_cast<double>(limits.body_timeout_ms)) expired_ = true;
+        if (expired_ || ended_ != Ended::kNo || !open_) co_return false;
+        // Looked at again in a second at the latest, for the rate.
+        co_await wait_event(std::chrono::steady_clock::now() + Milliseconds(1000));
+    }
+    co_return reader_.state() == RequestReader::State::kReady;
+}
+
+asio::awaitable<Answer> Connection::work(std::shared_ptr<Exchange> exchange) {
+    struct Done {
+        std::atomic<bool> ready{false};
+        Answer answer;
+    };
+    const auto done = std::make_shared<Done>();
+    exchange->wake = [weak = weak_from_this(), &io = io_] {
+        if (auto connection = weak.lock()) io.wake(std::move(connection));
+    };
+    ServerState& state = state_;
+    const bool accepted = shared_.pool.submit([&state, exchange, done] {
+        try {
+            done->answer = handle(state, *exchange);
+        } catch (const std::exception& e) {
+            state.log->write(LogLevel::kError,
+                             "handler_exception",
+                             LogFields().text("id", exchange->id).text("what", e.what()));
+            done->answer =
+                error_answer(exchange->route->errors,
+                             api_error(500, "internal_error", "the server met an internal error"));
+        }
+        done->ready = true;
+        exchange->wake();
+    });
+    if (!accepted) {
+        co_return error_answer(exchange->route->errors,
+                               api_error(503, "overloaded_error", "too much work is waiting"));
+    }
+    while (!done->ready) co_await wait_event(SteadyTime::max());
+    co_return std::move(done->answer);
+}
+
+asio::awaitable<bool> Connection::send_reply(const Exchange& exchange,
+                                             HttpReply reply,
+                                             bool keep_alive) {
+    for (auto& field : common_fields(exchange)) reply.fields.push_back(std::move(field));
+    std::string out =
+        format_head(reply, version_, keep_alive, static_cast<int64_t>(reply.body.size()));
+    const bool has_body =
+        exchange.request.method != "HEAD" && reply.status != 204 && reply.status != 304;
+    if (has_body) out += reply.body;
+    co_return co_await write(out);
+}
+
+asio::awaitable<bool> Connection::probe(bool streamed, SteadyTime now) {
+    // An old client does not stop sending unless it has gone.
+    if (version_ == 10) {
+        ended_ = Ended::kGone;
+        co_return false;
+    }
+    next_probe_ = now + Milliseconds(1000);
+    std::string bytes;
+    if (streamed) {
+        append_chunk(":\n\n", &bytes);
+    } else {
+        bytes = "HTTP/1.1 102 Processing\r\n\r\n";
+    }
+    co_return co_await write(bytes);
+}
+
+asio::awaitable<bool> Connection::run_task(Exchange& exchange, Task* task, int* status) {
+    const bool streamed = task->streamed();
+    const int64_t keep_alive_ms = state_.config.limits.keep_alive_ms;
+    SteadyTime last_write = std::chrono::steady_clock::now();
+    next_probe_ = SteadyTime();
+    *status = 200;
+    for (;;) {
+        const SteadyTime now = std::chrono::steady_clock::now();
+        if (ended_ == Ended::kHalfClosed && now >= next_probe_) {
+            const bool reached = co_await probe(streamed && bytes_out_ > 0, now);
+            if (!reached) ended_ = Ended::kGone;
+        }
+        if (ended_ == Ended::kGone || expired_ || !open_) {
+            task->cancel(expired_ ? CancelReason::kSlowClient : CancelReason::kClientGone);
+            *status = kClientClosed;
+            co_return false;
+        }
+        Task::Progress progress = task->poll(now);
+        std::string out;
+        if (progress.head_ready) {
+            for (auto& field : common_fields(exchange))
+                progress.head.fields.push_back(std::move(field));
+            const bool keep = exchange.request.keep_alive && !shared_.closing;
+            out = format_head(progress.head, version_, keep, -1);
+        }
+        if (streamed) {
+            if (version_ == 11) {
+                append_chunk(progress.bytes, &out);
+                if (progress.done) out += "0\r\n\r\n";
+            } else {
+                out += progress.bytes;
+            }
+            if (out.empty() && keep_alive_ms > 0 &&
+                now >= last_write + Milliseconds(keep_alive_ms)) {
+                constexpr std::string_view kComment = ": keep-alive\n\n";
+                if (version_ == 11) {
+                    append_chunk(kComment, &out);
+                } else {
+                    out += kComment;
+                }
+            }
+            if (!out.empty()) {
+                last_write = now;
+                const bool written = co_await write(out);
+                if (!written) continue;  // the next round says why
+            }
+        } else if (progress.done) {
+            *status = progress.head.status;
+            const bool keep = exchange.request.keep_alive && !shared_.closing;
+            const bool sent = co_await send_reply(exchange, std::move(progress.head), keep);
+            if (!sent) {
+                *status = kClientClosed;
+                co_return false;
+            }
+        }
+        if (progress.done) co_return true;
+        if (!out.empty()) continue;  // more may have come while that was written
+        SteadyTime until = task->deadline();
+        if (streamed && keep_alive_ms > 0)
+            until = std::min(until, last_write + Milliseconds(keep_alive_ms));
+        if (ended_ == Ended::kHalfClosed) until = std::min(until, next_probe_);
+        co_await wait_event(until);
+    }
+}
+
+asio::awaitable<void> Connection::linger() {
+    // Bytes that nobody reads would turn our close into a reset, which could overtake the answer.
+    discard_ = true;
+    room_.cancel();
+    ahead_.clear();
+    error_code ignored;
+    set_deadline(2000);
+    co_await transport_->shut_down_send(ignored);
+    no_deadline();
+    const SteadyTime end = std::chrono::steady_clock::now() + Milliseconds(2000);
+    while (open_ && ended_ == Ended::kNo && body_unread_ && std::chrono::steady_clock::now() < end)
+        co_await wait_event(end);
+}
+
+void Connection::finish_request(Exchange& exchange, int status, bool counted) {
+    --state_.metrics.requests_open;
+    if (counted) state_.key_usage.end(exchange.caller);
+    const std::string_view route = exchange.route != nullptr ? exchange.route->name : "none";
+    state_.metrics.count_request(route, status);
+    if (!state_.config.access_log) return;
+    const AccessRecord& r = exchange.record;
+    LogFields fields;
+    fields.text("id", exchange.id)
+        .text("peer", peer_)
+        .text("method", exchange.request.method.substr(0, 20))
+        .text("route", route)
+        .integer("status", status)
+        .integer("bytes_out", bytes_out_)
+        .number("total_ms", ms_between(exchange.arrived, std::chrono::steady_clock::now()));
+    if (!exchange.caller.id.empty())
+        fields.text("key", exchange.caller.id).text("tenant", exchange.caller.tenant);
+    if (r.prompt_tokens >= 0) {
+        fields.text("model", r.model)
+            .integer("prompt_tokens", r.prompt_tokens)
+            .integer("cached_tokens", r.cached_tokens)
+            .integer("completion_tokens", r.completion_tokens)
+            .number("queue_ms", r.queue_ms)
+            .number("first_token_ms", r.first_token_ms)
+            .text("finish_reason", r.finish_reason)
+            .text("stream", r.streamed ? "yes" : "no");
+    }
+    if (!r.user_hash.empty()) fields.text("user", r.user_hash);
+    if (status == 500) fields.text("error", r.error);
+    state_.log->write(LogLevel::kInfo, "request", fields);
+}
+
+}  // namespace deepinfer::server
