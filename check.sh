@@ -3,7 +3,8 @@
 #
 #   ./check.sh fast     format, layering, unit and twin tests                 (minutes)
 #   ./check.sh full     fast + golden vectors, laws, command line, ASan+UBSan, short fuzz (no argument: this)
-#   ./check.sh tsan     engine, cache and thread pool under ThreadSanitizer
+#   ./check.sh tsan     engine, cache, server and thread pool under ThreadSanitizer
+#   ./check.sh clients  the official client packages against a server           (folded into full)
 #   ./check.sh python   the wheel in a fresh virtual environment, and its tests
 #   ./check.sh gpu      tests labelled gpu, on a machine with a device
 #   ./check.sh format   rewrites the sources with clang-format
@@ -44,24 +45,30 @@ case "$mode" in
         step "golden vectors, laws, command line"
         run_tests build -L full
         step "AddressSanitizer and UndefinedBehaviorSanitizer"
-        ./build.sh --preset asan --target test_checkpoints $(printf -- '--target %s_test ' base tensor device checkpoint tokenizer recipe sampler kvcache ops engine)
+        ./build.sh --preset asan --target test_checkpoints $(printf -- '--target %s_test ' base tensor device checkpoint tokenizer recipe sampler kvcache ops engine server)
         for program in base/base tensor/tensor device/device checkpoint/checkpoint tokenizer/tokenizer recipe/recipe \
-            sampler/sampler kvcache/kvcache backends/ref/ops engine/engine; do
+            sampler/sampler kvcache/kvcache backends/ref/ops engine/engine server/server; do
             # Tests of refused allocations ask for more than there is: null, not an abort.
             ASAN_OPTIONS=allocator_may_return_null=1 "build-asan/src/${program}_test" --gtest_brief=1
         done
         step "fuzz (20 s a target)"
         tests/fuzz/run.sh 20
+        "$0" clients
         step "skipped tests, by reason"
         sort "$skips" | uniq -c | sort -rn
         [ -s "$skips" ] || echo "none"
         ;;
     tsan)
-        ./build.sh --preset tsan --target base_test --target kvcache_test --target engine_test
+        ./build.sh --preset tsan --target base_test --target kvcache_test --target engine_test --target server_test
         step "ThreadSanitizer"
-        for program in base/base_test kvcache/kvcache_test engine/engine_test; do
+        for program in base/base_test kvcache/kvcache_test engine/engine_test server/server_test; do
             TSAN_OPTIONS=halt_on_error=1 "build-tsan/src/$program"
         done
+        ;;
+    clients)
+        ./build.sh --target deepinfer_cli
+        step "client packages"
+        tests/clients/run.sh build/deepinfer
         ;;
     python)
         ./build.sh --target deepinfer_cli
@@ -73,7 +80,7 @@ case "$mode" in
         run_tests build-cuda -L gpu
         ;;
     *)
-        sed -n '2,10s/^# \{0,1\}//p' "$0" >&2
+        sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
         exit 2
         ;;
 esac

@@ -183,6 +183,25 @@ ordered_json start_record(const std::string& bench,
     return r;
 }
 
+ordered_json start_plain_record(const std::string& bench,
+                                const std::string& tag,
+                                const std::string& note,
+                                ordered_json settings) {
+    ordered_json r;
+    r["bench"] = bench;
+    r["tag"] = tag;
+    r["time"] = utc_now();
+    r["commit"] = DEEPINFER_COMMIT;
+    r["version"] = DEEPINFER_VERSION;
+    r["host"] = host_name();
+    r["cpu"] = cpu_name();
+    for (const char* none : {"isa", "backend", "device", "model"}) r[none] = "";
+    r["threads"] = 0;
+    r["settings"] = std::move(settings);
+    r["note"] = note;
+    return r;
+}
+
 int64_t peak_rss_bytes() {
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);

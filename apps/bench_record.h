@@ -53,6 +53,12 @@ nlohmann::ordered_json start_record(const std::string& bench,
                                     const Engine& engine,
                                     nlohmann::ordered_json settings);
 
+/// The same without an engine: what was measured is not a model.
+nlohmann::ordered_json start_plain_record(const std::string& bench,
+                                          const std::string& tag,
+                                          const std::string& note,
+                                          nlohmann::ordered_json settings);
+
 /// Largest resident size of this process so far.
 int64_t peak_rss_bytes();
 

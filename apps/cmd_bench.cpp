@@ -19,6 +19,7 @@
 #include "bench_compare.h"
 #include "bench_ops.h"
 #include "bench_record.h"
+#include "bench_serve.h"
 #include "bench_spec.h"
 #include "command.h"
 #include "deepinfer/engine.h"
@@ -44,8 +45,9 @@ struct Options {
     OpBenchOptions ops;
     CompareOptions compare;
     std::vector<std::string> files;  ///< of compare
-    std::string prompts;       ///< spec
-    double force_accept = -1;  ///< spec
+    std::string prompts;             ///< spec
+    double force_accept = -1;        ///< spec
+    BenchServeOptions serve;
 };
 
 SteadyTime now() {
@@ -516,7 +518,7 @@ class Bench {
 
 Status check(const Options& o) {
     static const std::string kNames[] = {
-        "throughput", "latency", "prefill", "decode", "ops", "spec", "compare"};
+        "throughput", "latency", "prefill", "decode", "ops", "spec", "serve", "compare"};
     if (std::find(std::begin(kNames), std::end(kNames), o.name) == std::end(kNames)) {
         std::string all;
         for (const std::string& name : kNames) all += (all.empty() ? "" : ", ") + name;
@@ -555,6 +557,13 @@ int run_ops(Options& o) {
     return s.ok() ? kExitOk : fail(s);
 }
 
+int run_serve(Options& o) {
+    o.serve.tag = o.tag;
+    o.serve.note = o.note;
+    o.serve.append = o.append;
+    return run_bench_serve(o.serve, o.common);
+}
+
 int run_spec(const Options& o) {
     SpecBenchOptions s;
     s.engine = o.common.engine;
@@ -583,6 +592,7 @@ int run(Options& o) {
     if (Status s = check(o); !s.ok()) return fail(s);
     if (o.name == "compare") return run_compare(o);
     if (o.name == "ops") return run_ops(o);
+    if (o.name == "serve") return run_serve(o);
     if (Status s = choose_model(&o.common); !s.ok()) return fail(s);
     for (const int64_t batch : o.batch_sizes)
         o.common.engine.max_num_seqs = std::max(o.common.engine.max_num_seqs, batch);
@@ -600,11 +610,11 @@ int run(Options& o) {
 Run add_bench(CLI::App& root) {
     auto o = std::make_shared<Options>();
     CLI::App* app = root.add_subcommand("bench",
-                                        "Measures throughput, latency, prefill, decode, drafts or "
-                                        "single ops; JSON Lines records on stdout");
+                                        "Measures throughput, latency, prefill, decode, drafts, "
+                                        "serving or single ops; JSON Lines records on stdout");
     app->add_option("name",
                     o->name,
-                    "throughput, latency, prefill, decode, spec, ops, or compare OLD NEW")
+                    "throughput, latency, prefill, decode, spec, serve, ops, or compare OLD NEW")
         ->required();
     app->add_option("files", o->files, "compare: two files of records; exit 1 if NEW is worse");
     app->add_option("--limit", o->compare.limit, "compare: change that is flagged")
@@ -678,6 +688,7 @@ Run add_bench(CLI::App& root) {
     app->add_option("--tag", o->tag, "Name of the series the records belong to");
     app->add_option("--note", o->note, "Free text in the records");
     app->add_option("--append", o->append, "Append the records to this file too");
+    add_bench_serve_options(*app, o->serve);
     add_model_options(*app, o->common);
     add_engine_options(*app, o->common);
     return [o] { return run(*o); };

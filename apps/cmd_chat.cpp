@@ -13,6 +13,7 @@
 
 #include "command.h"
 #include "deepinfer/engine.h"
+#include "remote_chat.h"
 
 namespace deepinfer::cli {
 namespace {
@@ -27,7 +28,8 @@ constexpr const char* kHelp =
 struct Options {
     CommonOptions common;
     SamplingOptions sampling;
-    std::string system, url;
+    std::string system;
+    RemoteOptions remote;
 };
 
 /// Lines from a terminal with editing and history, or plain lines from a pipe.
@@ -91,17 +93,19 @@ class LineReader {
     History* history_ = nullptr;
 };
 
+/// A conversation with the engine of this process, or with a server.
 class Chat {
   public:
-    Chat(Engine& engine, Options& options, recipe::Conversation start)
+    Chat(Engine* engine, Options& options, recipe::Conversation start)
         : engine_(engine), options_(options), conversation_(std::move(start)) {}
 
     /// One user turn. Returns an error only if the turn was refused; the conversation is then
     /// unchanged.
     Status turn(const std::string& text) {
+        if (engine_ == nullptr) return remote_turn(text);
         conversation_.messages.push_back(recipe::Message::user(text));
         Result<std::vector<int32_t>> ids =
-            recipe::prompt_ids(engine_.tokenizer(), recipe::encode_prompt(conversation_));
+            recipe::prompt_ids(engine_->tokenizer(), recipe::encode_prompt(conversation_));
         if (!ids.ok()) return refuse(ids.status());
         Request request;
         request.prompt_token_ids = std::move(ids).value();
@@ -118,7 +122,7 @@ class Chat {
             line.clear();
             return printer.push(out.text);
         };
-        Result<Completion> done = engine_.generate(std::move(request), callbacks, &interrupted);
+        Result<Completion> done = engine_->generate(std::move(request), callbacks, &interrupted);
         line.clear();
         if (!done.ok()) return refuse(done.status());
         const CompletionChoice& choice = done->choices[0];
@@ -161,6 +165,18 @@ class Chat {
     }
 
   private:
+    Status remote_turn(const std::string& text) {
+        conversation_.messages.push_back(recipe::Message::user(text));
+        AnswerPrinter printer(recipe::ParsingOptions(), false);
+        const Status s = ask_server(options_.remote, options_.sampling, conversation_, &printer);
+        printer.finish(recipe::FinishReason::kStop);
+        const bool said = !printer.content().empty() || !printer.reasoning().empty();
+        if (!s.ok() && !(s.code() == StatusCode::kCancelled && said)) return refuse(s);
+        conversation_.messages.push_back(
+            recipe::Message::assistant(printer.content(), printer.reasoning()));
+        return {};
+    }
+
     Status refuse(Status s) {
         conversation_.messages.pop_back();
         return s;
@@ -178,7 +194,7 @@ class Chat {
         if (!system.empty()) conversation_.messages.push_back(recipe::Message::system(system));
     }
 
-    Engine& engine_;
+    Engine* engine_;  // null: a server's
     Options& options_;
     recipe::Conversation conversation_;
 };
@@ -189,21 +205,25 @@ int run(Options& o) {
                      "--n " + std::to_string(o.sampling.params.n) +
                          ": a conversation goes on with one answer"});
     }
-    if (!o.url.empty())
-        return fail(
-            {StatusCode::kUnimplemented, "--url: talking to a server is not in this version"});
     recipe::Conversation conversation;
     if (!o.system.empty()) conversation.messages.push_back(recipe::Message::system(o.system));
     if (Status s = o.sampling.apply(&conversation); !s.ok()) return fail(s);
-    Result<std::string> dir = resolve_model(o.common);
-    if (!dir.ok()) return fail(dir.status());
-    o.common.engine.model_dir = dir.value();
-    Result<std::unique_ptr<Engine>> engine = Engine::create(o.common.engine);
-    if (!engine.ok()) return fail(engine.status());
+    std::unique_ptr<Engine> engine;
+    std::string whom = o.remote.url;
+    if (o.remote.url.empty()) {
+        Result<std::string> dir = resolve_model(o.common);
+        if (!dir.ok()) return fail(dir.status());
+        o.common.engine.model_dir = whom = dir.value();
+        Result<std::unique_ptr<Engine>> created = Engine::create(o.common.engine);
+        if (!created.ok()) return fail(created.status());
+        engine = std::move(created).value();
+    } else if (Status s = find_remote_model(&o.remote); !s.ok()) {
+        return fail(s);
+    }
     LineReader reader;
     if (reader.interactive())
-        std::fprintf(stderr, "%s\nType a message; /help lists commands.\n", dir->c_str());
-    Chat chat(*engine.value(), o, std::move(conversation));
+        std::fprintf(stderr, "%s\nType a message; /help lists commands.\n", whom.c_str());
+    Chat chat(engine.get(), o, std::move(conversation));
     install_interrupt_handler();
     while (std::optional<std::string> line = reader.next()) {
         if (line->empty()) continue;
@@ -231,7 +251,11 @@ Run add_chat(CLI::App& root) {
     auto o = std::make_shared<Options>();
     CLI::App* app = root.add_subcommand("chat", "A conversation at the terminal");
     app->add_option("--system", o->system, "System message");
-    app->add_option("--url", o->url, "Talk to a server instead (not in this version)");
+    app->add_option(
+        "--url", o->remote.url, "Talk to a server instead: http://HOST:PORT (Chat Completions)");
+    app->add_option("--api-key", o->remote.api_key, "Its API key (better in OPENAI_API_KEY)")
+        ->envname("OPENAI_API_KEY");
+    app->add_option("--model-name", o->remote.model, "Its model (default: the first it lists)");
     add_model_options(*app, o->common);
     add_engine_options(*app, o->common);
     add_sampling_options(*app, o->sampling);

@@ -107,6 +107,8 @@ class AnswerPrinter {
     /// Returns false when the answer is complete (a stop of the parser).
     bool push(const std::string& text);
     void finish(recipe::FinishReason reason);
+    /// Pieces that somebody else has split already.
+    void show(const std::vector<recipe::Delta>& deltas) { print(deltas); }
 
     const std::string& reasoning() const { return reasoning_; }
     const std::string& content() const { return content_; }

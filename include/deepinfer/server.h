@@ -29,6 +29,7 @@ struct ServerLimits {
     int64_t header_bytes = 16 << 10;  ///< request line and all fields
     int64_t header_fields = 64;
     int64_t body_bytes = 48 << 20;
+    int64_t held_body_bytes = 1 << 30;  ///< of all requests together, until they are answered
     int64_t json_depth = 64;
     int64_t json_keys = 10'000;  ///< of one object
     int64_t json_string_bytes = 16 << 20;
@@ -127,7 +128,7 @@ std::unique_ptr<InferenceBackend> engine_backend(std::unique_ptr<Engine> engine)
 /// text, one token a step.
 struct ScriptedBackendOptions {
     std::string tokenizer_dir;    ///< whose tokenizer.json is used; required
-    std::string text;             ///< the answer; "": numbered words, "w0 w1 w2 …"
+    std::string text = {};        ///< the answer; "": numbered words, "w0 w1 w2 …"
     bool finish_with_eos = true;  ///< after `text`; else the answer goes on with numbered words
     int64_t max_model_len = 4096;
     int64_t max_queue = 0;

@@ -1,4 +1,6 @@
 // The admin listener's routes, and the dispatch of all routes that work.
+#include <cmath>
+
 #include "recipe/fields.h"
 #include "server/api.h"
 
@@ -50,6 +52,11 @@ Json summary(const Histogram& h) {
     const int64_t n = h.count();
     Json out = Json::object({{"count", n}});
     out.set("mean", n > 0 ? Json(h.sum() / static_cast<double>(n)) : Json());
+    for (const auto& [name, share] :
+         {std::pair<const char*, double>("p50_at_most", 0.5), {"p99_at_most", 0.99}}) {
+        const double bound = h.quantile_bound(share);
+        out.set(name, n > 0 && std::isfinite(bound) ? Json(bound) : Json());
+    }
     return out;
 }
 
@@ -82,6 +89,7 @@ Json status_json(const ServerState& state) {
                                     {"slow_clients", m.slow_clients.load()}});
     generation.set("outcomes", std::move(outcomes));
     generation.set("time_to_first_token_s", summary(m.time_to_first_token_s));
+    generation.set("first_token_overhead_s", summary(m.first_token_overhead_s));
     generation.set("inter_token_s", summary(m.inter_token_s));
     generation.set("e2e_s", summary(m.e2e_s));
     out.set("generation", std::move(generation));

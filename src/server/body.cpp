@@ -52,6 +52,7 @@ std::optional<Json> read_body(const ServerState& state,
                               recipe::ApiError* error) {
     const ServerLimits& limits = state.config.limits;
     recipe::JsonLimits json_limits;
+    json_limits.num_values = 1'500'000;  // a value takes some 100 bytes once parsed
     json_limits.depth = static_cast<size_t>(limits.json_depth);
     Result<Json> parsed = recipe::parse_json(body, json_limits);
     if (!parsed.ok()) {

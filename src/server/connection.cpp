@@ -89,22 +89,30 @@ class TlsTransport final : public Transport {
 
 // ------------------------------------------------------------------ I/O thread
 
-void IoThread::wake(std::shared_ptr<Connection> connection) {
+void IoThread::wake(const std::shared_ptr<WakeTarget>& target) {
+    const std::lock_guard<std::mutex> alive(target->mutex);
+    if (target->connection == nullptr) return;
+    IoThread* io = target->io;
+    {
+        const std::lock_guard<std::mutex> lock(io->mutex_);
+        io->woken_.push_back(target);
+        if (io->posted_) return;
+        io->posted_ = true;
+    }
+    asio::post(io->context, [io] { io->signal_woken(); });
+}
+
+void IoThread::signal_woken() {
+    std::vector<std::shared_ptr<WakeTarget>> woken;
     {
         const std::lock_guard<std::mutex> lock(mutex_);
-        woken_.push_back(std::move(connection));
-        if (posted_) return;
-        posted_ = true;
+        woken.swap(woken_);
+        posted_ = false;
     }
-    asio::post(context, [this] {
-        std::vector<std::shared_ptr<Connection>> woken;
-        {
-            const std::lock_guard<std::mutex> lock(mutex_);
-            woken.swap(woken_);
-            posted_ = false;
-        }
-        for (const auto& c : woken) c->signal();
-    });
+    for (const auto& target : woken) {
+        const std::lock_guard<std::mutex> alive(target->mutex);
+        if (target->connection != nullptr) target->connection->signal();
+    }
 }
 
 asio::awaitable<void> IoThread::sweep() {
@@ -140,11 +148,18 @@ Connection::Connection(IoThread& io,
     } else {
         transport_ = std::make_unique<PlainTransport>(std::move(socket));
     }
+    wake_target_->connection = this;
+    wake_target_->io = &io_;
     ++state_.metrics.connections_open;
     ++state_.metrics.connections_total;
 }
 
 Connection::~Connection() {
+    {
+        const std::lock_guard<std::mutex> gone(wake_target_->mutex);
+        wake_target_->connection = nullptr;
+    }
+    state_.body_bytes_held -= body_held_;
     --state_.metrics.connections_open;
     const std::lock_guard<std::mutex> lock(shared_.mutex);
     const auto found = shared_.per_address.find(peer_);
@@ -352,7 +367,8 @@ asio::awaitable<bool> Connection::serve_one() {
                                                   : route_limit);
             whole = co_await read_body(exchange->request.expects_continue);
         }
-        if (!whole && reader_.state() != RequestReader::State::kFault && !expired_) {
+        if (!whole && reader_.state() != RequestReader::State::kFault && !expired_ &&
+            !overloaded_) {
             finish_request(*exchange, kClientClosed, counted);
             co_return false;
         }
@@ -421,6 +437,12 @@ asio::awaitable<bool> Connection::read_body(bool expects_continue) {
             ms > kGraceMs && static_cast<double>(reader_.body_bytes()) * 1000 <
                                  static_cast<double>(limits.body_min_bytes_per_s) * (ms - kGraceMs);
         if (slow || ms > static_cast<double>(limits.body_timeout_ms)) expired_ = true;
+        state_.body_bytes_held += reader_.body_bytes() - body_held_;
+        body_held_ = reader_.body_bytes();
+        if (state_.body_bytes_held > limits.held_body_bytes) {
+            overloaded_ = true;
+            co_return false;
+        }
         if (expired_ || ended_ != Ended::kNo || !open_) co_return false;
         // Looked at again in a second at the latest, for the rate.
         co_await wait_event(std::chrono::steady_clock::now() + Milliseconds(1000));
@@ -434,9 +456,7 @@ asio::awaitable<Answer> Connection::work(std::shared_ptr<Exchange> exchange) {
         Answer answer;
     };
     const auto done = std::make_shared<Done>();
-    exchange->wake = [weak = weak_from_this(), &io = io_] {
-        if (auto connection = weak.lock()) io.wake(std::move(connection));
-    };
+    exchange->wake = [target = wake_target_] { IoThread::wake(target); };
     ServerState& state = state_;
     const bool accepted = shared_.pool.submit([&state, exchange, done] {
         try {
@@ -569,6 +589,8 @@ asio::awaitable<void> Connection::linger() {
 
 void Connection::finish_request(Exchange& exchange, int status, bool counted) {
     --state_.metrics.requests_open;
+    state_.body_bytes_held -= body_held_;
+    body_held_ = 0;
     if (counted) state_.key_usage.end(exchange.caller);
     const std::string_view route = exchange.route != nullptr ? exchange.route->name : "none";
     state_.metrics.count_request(route, status);

@@ -26,6 +26,15 @@ namespace asio = boost::asio;
 using tcp = asio::ip::tcp;
 
 class Connection;
+class IoThread;
+
+/// What other threads hold of a connection: a way to wake it that outlives it. While `mutex` is
+/// held, a connection that is named here lives, and so does its I/O thread.
+struct WakeTarget {
+    std::mutex mutex;
+    Connection* connection = nullptr;  ///< null once it has gone
+    IoThread* io = nullptr;
+};
 
 /// One io_context and its thread. Wakes of other threads are gathered: however many tasks have
 /// become ready, the thread is interrupted once.
@@ -37,7 +46,7 @@ class IoThread {
     std::thread thread;
 
     /// From any thread.
-    void wake(std::shared_ptr<Connection> connection);
+    static void wake(const std::shared_ptr<WakeTarget>& target);
 
     // I/O thread only.
     void add(Connection* connection) { connections_.insert(connection); }
@@ -47,8 +56,10 @@ class IoThread {
     asio::awaitable<void> sweep();
 
   private:
+    void signal_woken();
+
     std::mutex mutex_;
-    std::vector<std::shared_ptr<Connection>> woken_;
+    std::vector<std::shared_ptr<WakeTarget>> woken_;
     bool posted_ = false;
     std::set<Connection*> connections_;
     asio::steady_timer sweep_timer_;
@@ -112,6 +123,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     void no_deadline() { deadline_ = SteadyTime::max(); }
 
     IoThread& io_;
+    const std::shared_ptr<WakeTarget> wake_target_ = std::make_shared<WakeTarget>();
     ListenerShared& shared_;
     ServerState& state_;
     std::unique_ptr<Transport> transport_;
@@ -130,8 +142,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
     bool busy_ = false;     // a request is being answered: input is set aside
     bool discard_ = false;  // input is thrown away until the end
     bool expired_ = false;
+    bool overloaded_ = false;  // the server holds too many bodies
     bool open_ = true;
     bool body_unread_ = false;
+    int64_t body_held_ = 0;  // counted in state_.body_bytes_held
     int64_t bytes_out_ = 0;  // of the request that is being answered
 };
 

@@ -97,7 +97,7 @@ class GenerationTask final : public Task {
         if (now >= deadline()) {
             ++state_.metrics.aborts;
             abort_all();
-            const std::string what = timeout_name();
+            const std::string what = timeout_name(now);
             return fail(api_error(503, "overloaded_error", what, "timeout"), &out);
         }
         return out;
@@ -173,6 +173,8 @@ class GenerationTask final : public Task {
             record_.queue_ms = o.timing.queue_ms;
             record_.first_token_ms = ms_between(arrived_, now);
             state_.metrics.time_to_first_token_s.observe(record_.first_token_ms / 1000);
+            state_.metrics.first_token_overhead_s.observe(
+                std::max(0.0, record_.first_token_ms - o.timing.first_token_ms) / 1000);
             state_.metrics.queue_s.observe(o.timing.queue_ms / 1000);
             state_.metrics.prefill_s.observe(
                 std::max(0.0, o.timing.first_token_ms - o.timing.queue_ms) / 1000);
@@ -250,13 +252,14 @@ class GenerationTask final : public Task {
         for (const uint64_t number : numbers_) backend_.abort(number);
     }
 
-    std::string timeout_name() const {
+    /// Which limit it was: the request's own stage first, then the whole.
+    std::string timeout_name(SteadyTime now) const {
         const ServerLimits& l = state_.config.limits;
-        if (std::chrono::steady_clock::now() >= arrived_ + Milliseconds(l.total_timeout_ms))
-            return "the request took longer than " + std::to_string(l.total_timeout_ms) + " ms";
-        if (!begun_at_)
+        if (!begun_at_ && now >= submitted_ + Milliseconds(l.queue_timeout_ms))
             return "the request waited longer than " + std::to_string(l.queue_timeout_ms) +
                    " ms for its turn";
+        if (now >= arrived_ + Milliseconds(l.total_timeout_ms))
+            return "the request took longer than " + std::to_string(l.total_timeout_ms) + " ms";
         if (!first_token_at_)
             return "the first token took longer than " + std::to_string(l.first_token_timeout_ms) +
                    " ms";

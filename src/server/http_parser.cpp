@@ -56,11 +56,10 @@ struct RequestReader::Impl {
 
     void reset() {
         parser.emplace();
-        parser->header_limit(static_cast<uint32_t>(limits.header_bytes));
+        // Ours is exact (check_raw_head); this one only has to be larger.
+        parser->header_limit(static_cast<uint32_t>(2 * limits.header_bytes + 1024));
         body_limit = limits.body_bytes;
         parser->body_limit(static_cast<uint64_t>(body_limit));
-        // Bytes are put as they come: without this the parser asks for whole buffers.
-        parser->eager(true);
         head = HttpRequest();
         state = State::kHead;
     }
@@ -71,7 +70,7 @@ struct RequestReader::Impl {
     }
 
     /// What Beast lets through and a strict reader does not.
-    void check_raw_head(std::string_view bytes);
+    void check_raw_head(std::string_view bytes, bool complete);
     void read_head();
     void advance();
 
@@ -84,40 +83,32 @@ struct RequestReader::Impl {
     int64_t body_limit = 0;
 };
 
-void RequestReader::Impl::check_raw_head(std::string_view bytes) {
-    const size_t line = bytes.find("\r\n");
-    if (line == std::string_view::npos) {
-        if (static_cast<int64_t>(bytes.size()) > limits.request_line_bytes)
-            fail(414,
-                 "the request line is longer than " + std::to_string(limits.request_line_bytes) +
-                     " bytes");
-        return;
+void RequestReader::Impl::check_raw_head(std::string_view bytes, bool complete) {
+    for (size_t i = 0; i < bytes.size(); ++i) {
+        if (bytes[i] == '\0') return fail(400, "the request's head holds a zero byte");
+        if (bytes[i] == '\n' && (i == 0 || bytes[i - 1] != '\r'))
+            return fail(400, "a line of the request's head ends without a carriage return");
     }
+    const size_t line = std::min(bytes.find("\r\n"), bytes.size());
     if (static_cast<int64_t>(line) > limits.request_line_bytes)
         return fail(414,
                     "the request line is longer than " + std::to_string(limits.request_line_bytes) +
                         " bytes");
-    const size_t end = bytes.find("\r\n\r\n");
-    const std::string_view fields =
-        bytes.substr(line, end == std::string_view::npos ? std::string_view::npos : end - line + 2);
+    const std::string_view fields = bytes.substr(line);
     if (fields.find("\r\n ") != std::string_view::npos ||
         fields.find("\r\n\t") != std::string_view::npos)
         return fail(400, "a header field goes on in the next line, which HTTP/1.1 forbids");
-    const std::string_view all =
-        bytes.substr(0, end == std::string_view::npos ? bytes.size() : end);
-    for (size_t i = 0; i < all.size(); ++i) {
-        if (all[i] == '\0') return fail(400, "the request's head holds a zero byte");
-        if (all[i] == '\n' && (i == 0 || all[i - 1] != '\r'))
-            return fail(400, "a line of the request's head ends without a carriage return");
-    }
-    int64_t num_fields = 0;
+    int64_t num_breaks = 0;
     for (size_t at = 0; (at = fields.find("\r\n", at)) != std::string_view::npos; at += 2)
-        ++num_fields;
-    --num_fields;  // the break after the request line
-    if (num_fields > limits.header_fields)
-        fail(
+        ++num_breaks;
+    // The first break ends the request line, the last of a whole head is the empty line.
+    if (num_breaks - 1 - (complete ? 1 : 0) > limits.header_fields)
+        return fail(
             431,
             "the request has more than " + std::to_string(limits.header_fields) + " header fields");
+    if (static_cast<int64_t>(bytes.size()) > limits.header_bytes)
+        fail(431,
+             "the request's head is longer than " + std::to_string(limits.header_bytes) + " bytes");
 }
 
 void RequestReader::Impl::read_head() {
@@ -165,6 +156,9 @@ void RequestReader::Impl::read_head() {
     if (!expect.empty() && expect != "100-continue")
         return fail(417, "the only expectation that this server meets is 100-continue");
     head.expects_continue = !expect.empty() && head.version == 11;
+    const std::string_view said = head.field("content-length");
+    if (!std::all_of(said.begin(), said.end(), [](char c) { return c >= '0' && c <= '9'; }))
+        return fail(400, "Content-Length is no number");
     const auto length = parser->content_length();
     if (length && *length > static_cast<uint64_t>(body_limit))
         return fail(413,
@@ -174,36 +168,35 @@ void RequestReader::Impl::read_head() {
 }
 
 void RequestReader::Impl::advance() {
+    boost::beast::error_code ec;
     if (state == State::kHead) {
-        check_raw_head(pending);
-        if (state == State::kFault) return;
-    }
-    while (!pending.empty() && (state == State::kHead || state == State::kBody)) {
-        boost::beast::error_code ec;
-        const bool had_head = parser->is_header_done();
-        // The head alone first, so that a route's own bound applies to the first byte of the body.
-        parser->eager(had_head);
-        const size_t used = parser->put(boost::asio::buffer(pending), ec);
+        // An empty line before a request is left over from a body that some clients end with one.
+        while (pending.compare(0, 2, "\r\n") == 0) pending.erase(0, 2);
+        const size_t end = pending.find("\r\n\r\n");
+        const bool complete = end != std::string::npos;
+        const size_t size = complete ? end + 4 : pending.size();
+        if (size > 0) check_raw_head(std::string_view(pending).substr(0, size), complete);
+        if (state == State::kFault || !complete) return;
+        // The head alone: the caller looks at it before a byte of the body is read.
+        parser->eager(false);
+        const size_t used = parser->put(boost::asio::buffer(pending.data(), size), ec);
         pending.erase(0, used);
-        if (ec == http::error::need_more) {
-            if (state == State::kHead && static_cast<int64_t>(pending.size()) > limits.header_bytes)
-                fail(431,
-                     "the request's head is longer than " + std::to_string(limits.header_bytes) +
-                         " bytes");
-            ec = {};
-            if (used == 0) break;
-        }
-        if (ec) {
+        if (ec || !parser->is_header_done()) {
             const HttpFault f = fault_of(ec, limits);
             return fail(f.status, f.message);
         }
-        if (!had_head && parser->is_header_done()) {
-            read_head();
-            if (state == State::kFault) return;
-            if (parser->is_done()) break;
-            return;  // the caller looks at the head before the body is read
+        read_head();
+    } else {
+        parser->eager(true);
+        while (!pending.empty() && state == State::kBody && !parser->is_done()) {
+            const size_t used = parser->put(boost::asio::buffer(pending), ec);
+            pending.erase(0, used);
+            if (ec && ec != http::error::need_more) {
+                const HttpFault f = fault_of(ec, limits);
+                return fail(f.status, f.message);
+            }
+            if (used == 0) break;
         }
-        if (parser->is_done()) break;
     }
     if (state == State::kBody && parser->is_done()) state = State::kReady;
 }
@@ -246,7 +239,7 @@ HttpRequest RequestReader::take() {
     return out;
 }
 bool RequestReader::idle() const {
-    return impl_->state == State::kHead && impl_->pending.empty() && !impl_->parser->got_some();
+    return impl_->state == State::kHead && impl_->pending.empty();
 }
 size_t RequestReader::buffered() const {
     return impl_->pending.size();

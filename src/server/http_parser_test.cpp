@@ -3,21 +3,23 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+
 namespace deepinfer::server {
 namespace {
 
 using State = RequestReader::State;
 
-RequestReader read(const std::string& bytes, const ServerLimits& limits = {}) {
-    RequestReader reader(limits);
-    reader.feed(bytes);
-    if (reader.state() == State::kBody) reader.feed({});
+std::unique_ptr<RequestReader> read(const std::string& bytes, const ServerLimits& limits = {}) {
+    auto reader = std::make_unique<RequestReader>(limits);
+    reader->feed(bytes);
+    if (reader->state() == State::kBody) reader->feed({});
     return reader;
 }
 
 int fault_of(const std::string& bytes, const ServerLimits& limits = {}) {
-    RequestReader reader = read(bytes, limits);
-    return reader.state() == State::kFault ? reader.fault().status : 0;
+    const auto reader = read(bytes, limits);
+    return reader->state() == State::kFault ? reader->fault().status : 0;
 }
 
 TEST(RequestReader, ReadsARequestCutAtEveryPlace) {
@@ -157,9 +159,9 @@ TEST(RequestReader, ARoutesOwnBodyLimitHolds) {
 }
 
 TEST(RequestReader, AbsoluteTargetsAndQueries) {
-    RequestReader reader = read("GET http://h:1/v1/models?x#y HTTP/1.1\r\nHost: h\r\n\r\n");
-    ASSERT_EQ(reader.state(), State::kReady);
-    EXPECT_EQ(reader.take().path, "/v1/models");
+    const auto reader = read("GET http://h:1/v1/models?x#y HTTP/1.1\r\nHost: h\r\n\r\n");
+    ASSERT_EQ(reader->state(), State::kReady);
+    EXPECT_EQ(reader->take().path, "/v1/models");
 }
 
 TEST(HttpMessage, HeadsSayHowTheBodyEnds) {

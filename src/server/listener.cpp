@@ -98,6 +98,7 @@ struct Listener::Impl {
     std::mutex tls_mutex;
     std::shared_ptr<asio::ssl::context> tls;
     size_t next_thread = 0;
+    int public_port = 0, bound_admin_port = 0;
 
     Status bind(const std::string& host,
                 int port,
@@ -229,9 +230,10 @@ Result<std::unique_ptr<Listener>> Listener::start(ServerState& state) {
         impl->guards.push_back(asio::make_work_guard(impl->threads.back()->context));
     }
     DI_RETURN_IF_ERROR(impl->bind(c.host, c.port, "host", &impl->public_acceptor));
-    const int port = impl->public_acceptor->local_endpoint().port();
-    const int admin_port = c.admin_port >= 0 ? c.admin_port : c.port == 0 ? 0 : port + 1;
+    impl->public_port = impl->public_acceptor->local_endpoint().port();
+    const int admin_port = c.admin_port >= 0 ? c.admin_port : c.port == 0 ? 0 : c.port + 1;
     DI_RETURN_IF_ERROR(impl->bind(c.admin_host, admin_port, "admin-host", &impl->admin_acceptor));
+    impl->bound_admin_port = impl->admin_acceptor->local_endpoint().port();
 
     Impl* raw = impl.get();
     asio::io_context& first = impl->threads[0]->context;
@@ -271,10 +273,10 @@ Listener::~Listener() {
 }
 
 int Listener::port() const {
-    return impl_->public_acceptor->local_endpoint().port();
+    return impl_->public_port;
 }
 int Listener::admin_port() const {
-    return impl_->admin_acceptor->local_endpoint().port();
+    return impl_->bound_admin_port;
 }
 bool Listener::tls() const {
     const std::lock_guard<std::mutex> lock(impl_->tls_mutex);

@@ -15,6 +15,8 @@ constexpr double kFirstTokenBounds[] = {.001, .005, .01, .02, .04, .06, .08, .1,
                                         1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
 constexpr double kTokenBounds[] = {
     .01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 10, 20, 40, 80};
+constexpr double kOverheadBounds[] = {
+    .0001, .0002, .0003, .0005, .00075, .001, .0015, .002, .003, .005, .01, .02, .05, .1, .5, 1};
 constexpr double kRequestBounds[] = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
                                      30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
 constexpr double kCountBounds[] = {1,
@@ -118,6 +120,16 @@ int64_t Histogram::count() const {
     return n;
 }
 
+double Histogram::quantile_bound(double share) const {
+    const double wanted = share * static_cast<double>(count());
+    double seen = 0;
+    for (size_t i = 0; i < counts_.size(); ++i) {
+        seen += static_cast<double>(counts_[i].load(std::memory_order_relaxed));
+        if (seen > 0 && seen >= wanted) return i < bounds_.size() ? bounds_[i] : INFINITY;
+    }
+    return 0;
+}
+
 void Histogram::write(std::string_view name, std::string_view labels, std::string* out) const {
     const std::string n(name), l(labels);
     int64_t total = 0;
@@ -144,6 +156,7 @@ Metrics::Metrics()
       prefill_s(kRequestBounds),
       decode_s(kRequestBounds),
       inference_s(kRequestBounds),
+      first_token_overhead_s(kOverheadBounds),
       request_prompt_tokens(kCountBounds),
       request_generation_tokens(kCountBounds) {}
 

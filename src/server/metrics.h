@@ -26,6 +26,8 @@ class Histogram {
     /// Appends the sample lines `name_bucket{labels,le=…}`, `name_sum`, `name_count`.
     void write(std::string_view name, std::string_view labels, std::string* out) const;
     int64_t count() const;
+    /// Upper bound of the bucket that holds this share of the values; 0 without any.
+    double quantile_bound(double share) const;
     double sum() const { return sum_.load(std::memory_order_relaxed); }
 
   private:
@@ -72,6 +74,8 @@ struct Metrics {
     Histogram prefill_s;
     Histogram decode_s;
     Histogram inference_s;
+    /// From a request's head to its first token's frame, less the engine's own time.
+    Histogram first_token_overhead_s;
     Histogram request_prompt_tokens;
     Histogram request_generation_tokens;
 

@@ -57,6 +57,7 @@ struct ServerState {
     LiveRequests live;
     ResponseStore store;
     std::atomic<Phase> phase{Phase::kLoading};
+    std::atomic<int64_t> body_bytes_held{0};  ///< bodies that are read and not yet answered
     std::atomic<bool> undrain_allowed{true};  ///< false once the process is on its way out
     int64_t started_s = 0;                    ///< seconds since 1970
 
