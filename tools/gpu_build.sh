@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds the GPU programs (gpu_test, op_bench, gpu_forward) without CMake, on a bare GPU host with nvcc and g++:
+# Builds the GPU programs (gpu_test, op_bench, step_bench, gpu_forward) without CMake, on a bare GPU host with nvcc and g++:
 # about 20 seconds on 16 cores.
 #
 #   tools/gpu_build.sh DEPS.tar.xz BUILD_DIR        DEPS.tar.xz: tools/gpu_deps.sh
@@ -16,9 +16,12 @@ cxx="g++ -std=c++20 -O2 -ffp-contract=off -include $build/defs.h -Isrc -Iinclude
 nv="nvcc -std=c++20 -O3 -lineinfo -Isrc -Iinclude -gencode=arch=compute_90a,code=sm_90a -Xptxas=-v -c"
 object() { echo "$build/o/$(echo "$1" | tr / _).o"; }
 # The largest files first, so that none of them is left for last.
-for f in $(ls -S src/backends/cuda/*.cu src/ops/*/*_cuda.cu src/ops/*/*_sm90.cu); do echo "$nv $f -o $(object "$f")"; done >> "$build/commands"
+for f in $(ls -S src/backends/cuda/*.cu src/ops/*/*_cuda.cu src/ops/*/*_sm90.cu); do
+    case $f in *sample_rows*) extra=-fmad=false ;; *) extra= ;; esac  # as src/backends/cuda/CMakeLists.txt
+    echo "$nv $extra $f -o $(object "$f")"
+done >> "$build/commands"
 for f in $(ls src/{base,tensor,device,checkpoint,model,tokenizer,judge,ops}/*.cpp src/ops/*/*_ref.cpp src/backends/{ref,cuda}/*.cpp tests/gpu/*.cpp |
-    grep -v -e '_test\.cpp$' -e '_bench\.cpp$') tests/gpu/op_bench.cpp tests/gpu/*_gpu_test.cpp; do
+    grep -v -e '_test\.cpp$' -e '_bench\.cpp$') src/kvcache/cache_memory.cpp tests/gpu/op_bench.cpp tests/gpu/step_bench.cpp tests/gpu/*_gpu_test.cpp; do
     echo "$cxx $f -o $(object "$f")"
 done | sort -u >> "$build/commands"
 nl=$(wc -l < "$build/commands")
@@ -34,4 +37,5 @@ set -e
 g++ -o "$build/gpu_test" "$build"/o/tests_gpu_*_gpu_test.cpp.o "$build"/o/tests_gpu_gpu_support.cpp.o "$build"/o/src_*.o \
     "$build/deps/lib/libgtest_main.a" "$build/deps/lib/libgtest.a" $lib
 g++ -o "$build/op_bench" "$build"/o/tests_gpu_op_bench.cpp.o "$build"/o/src_*.o $lib
+g++ -o "$build/step_bench" "$build"/o/tests_gpu_step_bench.cpp.o "$build"/o/src_*.o $lib
 g++ -o "$build/gpu_forward" "$build"/o/tests_gpu_gpu_forward.cpp.o "$build"/o/src_*.o $lib

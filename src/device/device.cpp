@@ -1,7 +1,10 @@
 #include "device/device.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
+
+#include "base/check.h"
 
 namespace deepinfer {
 
@@ -19,6 +22,44 @@ Buffer& Buffer::operator=(Buffer&& o) noexcept {
     std::swap(data_, o.data_);
     std::swap(bytes_, o.bytes_);
     return *this;
+}
+
+HostBuffer::~HostBuffer() {
+    if (data_ != nullptr) device_->raw_free_host(data_);
+}
+
+HostBuffer::HostBuffer(HostBuffer&& o) noexcept
+    : device_(std::exchange(o.device_, nullptr)),
+      data_(std::exchange(o.data_, nullptr)),
+      bytes_(std::exchange(o.bytes_, 0)) {}
+
+HostBuffer& HostBuffer::operator=(HostBuffer&& o) noexcept {
+    std::swap(device_, o.device_);
+    std::swap(data_, o.data_);
+    std::swap(bytes_, o.bytes_);
+    return *this;
+}
+
+Result<HostBuffer> Device::allocate_host(size_t bytes) {
+    void* p = raw_allocate_host(bytes == 0 ? 1 : bytes);
+    if (p == nullptr) {
+        return Status(StatusCode::kResourceExhausted,
+                      "cannot allocate " + std::to_string(bytes) + " bytes of host memory for " +
+                          name());
+    }
+    return HostBuffer(this, p, bytes);
+}
+
+std::unique_ptr<DeviceGraph> Device::capture(Stream&, const std::function<void()>&) {
+    DI_CHECK_MSG(false, name() + " records no graphs");
+    return nullptr;
+}
+
+void* Device::raw_allocate_host(size_t bytes) {
+    return std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+}
+void Device::raw_free_host(void* p) {
+    std::free(p);
 }
 
 Result<Buffer> Device::allocate(size_t bytes) {

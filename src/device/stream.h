@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "base/thread_pool.h"
+#include "deepinfer/status.h"
 
 namespace deepinfer {
 
@@ -16,6 +17,16 @@ class Stream {
     virtual ~Stream() = default;
     /// Returns when everything queued so far is done.
     virtual void synchronize() = 0;
+
+    /// The first failure of anything queued here, complete after synchronize(). It stays: results of
+    /// later work are worth nothing.
+    virtual Status status() const { return {}; }
+
+    /// Independent work: what is queued on fork()'s stream may run beside what is queued here until
+    /// join(), which makes later work here wait for it. Without a second queue both are this stream
+    /// and nothing happens. Forks do not nest: the second queue is one, in order.
+    virtual Stream& fork() { return *this; }
+    virtual void join() {}
 };
 
 /// The stream of the host backends (ref, exact, cpu). Not owned: the pool outlives it.

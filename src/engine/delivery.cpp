@@ -169,12 +169,21 @@ void Delivery::on_prefill(const Sequence& seq, const ChunkResult& result) {
 }
 
 void Delivery::on_ended(const Sequence& seq, FinishReason reason) {
+    close(seq, reason, {});
+}
+
+void Delivery::on_failed(const Sequence& seq, const Status& why) {
+    close(seq, FinishReason::kError, why);
+}
+
+void Delivery::close(const Sequence& seq, FinishReason reason, Status error) {
     const auto it = open_.find(seq.spec.request);
     DI_CHECK(it != open_.end());
     Open& open = it->second;
     Output o = make_output(open, seq);
     o.text = open.parts[static_cast<size_t>(seq.spec.index)].stream->finish();
     o.finish_reason = reason;
+    o.error = std::move(error);
     emit(open, std::move(o));
 }
 

@@ -50,6 +50,7 @@ class Delivery final : public ScheduleSink {
                           FinishReason reason) override;
     void on_prefill(const Sequence& seq, const ChunkResult& result) override;
     void on_ended(const Sequence& seq, FinishReason reason) override;
+    void on_failed(const Sequence& seq, const Status& why) override;
 
   private:
     struct Part {
@@ -69,6 +70,7 @@ class Delivery final : public ScheduleSink {
         size_t num_ended = 0;
     };
 
+    void close(const Sequence& seq, FinishReason reason, Status error);
     Output make_output(const Open& open, const Sequence& seq) const;
     /// Closes the request with its last part. Returns what on_output said.
     bool emit(Open& open, Output output);

@@ -8,6 +8,17 @@
 #include "sampler/draft_rules.h"
 
 namespace deepinfer {
+namespace {
+
+SampleResult from_choice(const SampleChoice& c) {
+    SampleResult r;
+    r.token = c.token;
+    r.empty_mask = c.token < 0;
+    r.nan_count = c.nan_count;
+    return r;
+}
+
+}  // namespace
 
 /// Row j of the job, with j drafts of it in the history and `ahead` of those not yet in the tokens.
 SampleRow DraftVerifier::row(const Job& job, size_t j, int64_t ahead) const {
@@ -49,7 +60,8 @@ void DraftVerifier::run(const Job& job, SamplerWorkspace& workspace) const {
 void DraftVerifier::run_coupled(const Job& job, SamplerWorkspace& workspace) const {
     const std::vector<int32_t>& drafts = job.drafts->tokens;
     for (size_t j = 0; j <= drafts.size(); ++j) {
-        const SampleResult r = sampler_.sample(row(job, j, 0), workspace);
+        const SampleResult r = job.choices.empty() ? sampler_.sample(row(job, j, 0), workspace)
+                                                   : from_choice(job.choices[j]);
         if (r.empty_mask) {
             job.out->empty_mask = true;
             job.state->stopped = true;

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "engine/draft_proposer.h"
 #include "engine/slot_state.h"
 #include "engine/spec_rule.h"
 #include "engine/step_plan.h"
+#include "ops/sampling/sample_rows.h"
 #include "sampler/sampler.h"
 
 namespace deepinfer {
@@ -16,8 +18,11 @@ namespace deepinfer {
 class DraftVerifier {
   public:
     struct Job {
-        SlotState* state = nullptr;        ///< takes the tokens
-        const float* logits = nullptr;     ///< [1 + drafts, V]
+        SlotState* state = nullptr;     ///< takes the tokens
+        const float* logits = nullptr;  ///< [1 + drafts, V]
+        /// [1 + drafts] instead of logits: what the device chose, each row on its own. Coupled
+        /// rule.
+        std::span<const SampleChoice> choices{};
         const Proposal* drafts = nullptr;  ///< those that have rows
         const RowMask* mask = nullptr;     ///< null: unconstrained
         ChunkResult* out = nullptr;        ///< tokens, empty_mask, num_accepted and bonus are set
@@ -36,6 +41,8 @@ class DraftVerifier {
     /// Benchmarks: that many drafts of a round stand, whatever the target says (−1: off). The
     /// outputs are then nobody's. A fraction is spread over the rounds.
     void force_acceptance(double drafts) { forced_ = drafts; }
+    /// True if nothing but each row's own choice decides: the choices may be made elsewhere.
+    bool takes_choices(const Proposal& drafts) const { return forced_ < 0 && drafts.q.empty(); }
 
   private:
     SampleRow row(const Job& job, size_t j, int64_t ahead) const;

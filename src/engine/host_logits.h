@@ -1,5 +1,5 @@
 // HostLogits: a logits tensor as fp32 rows that the sampler can read. No copy where the device's
-// memory is the host's and the rows are dense fp32.
+// memory is the host's and the rows are dense fp32; else through pinned memory.
 #pragma once
 
 #include <vector>
@@ -12,12 +12,12 @@ namespace deepinfer {
 class HostLogits {
   public:
     /// Rows of `logits` [N, V] (accumulator type). Valid until the next read and while the tensor
-    /// is.
+    /// is. nullptr without rows.
     const float* read(Backend& backend, const Tensor& logits);
 
   private:
-    std::vector<uint8_t> raw_;
-    std::vector<float> values_;
+    HostBuffer raw_;
+    std::vector<float> values_;  ///< when the type is not fp32
 };
 
 }  // namespace deepinfer

@@ -20,7 +20,8 @@ ModelRunner::ModelRunner(DeepseekV41& model,
       clock_(clock),
       sampler_(model.config().vocab_size, {options.eos_token_id}),
       proposer_(model, cache, sampler_, options.rule, options.nextn, options.eos_token_id),
-      verifier_(sampler_, options.rule, options.eos_token_id) {
+      verifier_(sampler_, options.rule, options.eos_token_id),
+      device_sampler_(model) {
     slots_.resize(static_cast<size_t>(cache.num_slots));
 }
 
@@ -152,7 +153,12 @@ void ModelRunner::launch(std::shared_ptr<const StepPlan> plan) {
     const Batch batch = build_batch(*plan_);
     if (!batch.token_ids.empty()) {
         const Tensor logits = model_.forward(batch, cache_);
-        logits_ = host_logits_.read(model_.backend(), logits);
+        result_.status = fetch(logits);
+        if (!result_.status.ok()) {
+            free_jobs_.clear();
+            constrained_jobs_.clear();
+            score_jobs_.clear();
+        }
     }
     const int64_t sampling = clock_.now_us();
     for_rows(
@@ -164,6 +170,37 @@ void ModelRunner::launch(std::shared_ptr<const StepPlan> plan) {
     result_.sample_us = end - sampling;
     result_.step_us = end - begin;
     if (plan_->num_constrained == 0) complete();
+}
+
+Status ModelRunner::fetch(const Tensor& logits) {
+    std::vector<SampleRequest> requests;
+    bool needs_logits = !constrained_jobs_.empty() || !score_jobs_.empty();
+    for (SampleJob& job : free_jobs_) {
+        const SlotState& slot = slot_of(plan_->chunks[job.chunk]);
+        if (!device_sampler_.works() || !device_sampler_.takes(*slot.plan, slot.history) ||
+            !verifier_.takes_choices(proposals_[job.chunk])) {
+            needs_logits = true;
+            continue;
+        }
+        job.choice = static_cast<int64_t>(requests.size());
+        const auto rows = static_cast<int64_t>(proposals_[job.chunk].tokens.size()) + 1;
+        for (int64_t j = 0; j < rows; ++j) {
+            const SampleRow row = slot.sample_row(nullptr, j);
+            SampleRequest r;
+            r.row = static_cast<int32_t>(job.logit_row + j);
+            r.greedy = slot.plan->greedy ? 1 : 0;
+            r.inv_temperature = slot.plan->inv_temperature;
+            r.seed = row.seed;
+            r.position = row.position;
+            r.sub_sequence = row.sub_sequence;
+            requests.push_back(r);
+        }
+    }
+    Stream& stream = model_.backend().device().stream();
+    if (!requests.empty()) DI_RETURN_IF_ERROR(device_sampler_.queue(logits, requests));
+    if (needs_logits) logits_ = host_logits_.read(model_.backend(), logits);
+    stream.synchronize();
+    return stream.status();
 }
 
 std::vector<ChunkDrafts> ModelRunner::drafts() {
@@ -204,7 +241,11 @@ void ModelRunner::sample(const std::vector<SampleJob>& jobs, const std::vector<R
         const ChunkPlan& c = plan_->chunks[job.chunk];
         DraftVerifier::Job v;
         v.state = &slot_of(c);
-        v.logits = logits_ + job.logit_row * sampler_.vocab();
+        const size_t rows = proposals_[job.chunk].tokens.size() + 1;
+        if (job.choice >= 0)
+            v.choices = device_sampler_.choices().subspan(static_cast<size_t>(job.choice), rows);
+        else
+            v.logits = logits_ + job.logit_row * sampler_.vocab();
         v.drafts = &proposals_[job.chunk];
         v.out = &result_.chunks[job.chunk];
         if (masks != nullptr) {

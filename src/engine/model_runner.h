@@ -10,6 +10,7 @@
 
 #include "engine/cache_copier.h"
 #include "engine/clock.h"
+#include "engine/device_sampler.h"
 #include "engine/draft_proposer.h"
 #include "engine/draft_verifier.h"
 #include "engine/host_logits.h"
@@ -49,6 +50,7 @@ class ModelRunner final : public StepExecutor {
     struct SampleJob {
         size_t chunk = 0;
         int64_t logit_row = 0;  ///< of its first sampled row
+        int64_t choice = -1;    ///< index of its first row's choice made on the device
     };
     /// One prompt row: the log-probability of the known next token.
     struct ScoreJob {
@@ -63,6 +65,9 @@ class ModelRunner final : public StepExecutor {
     void trim_proposals(const StepPlan& plan);
     Batch build_batch(const StepPlan& plan);
     void add_logit_rows(size_t chunk, int32_t first_row, Batch* batch);
+    /// Waits for the step on the device, and brings what sampling needs to the host: choices made
+    /// there for free jobs that allow it, the logits if anything is left.
+    Status fetch(const Tensor& logits);
     void sample(const std::vector<SampleJob>& jobs, const std::vector<RowMask>* masks);
     void score(const ScoreJob& job, SamplerWorkspace& workspace);
     void complete();
@@ -75,6 +80,7 @@ class ModelRunner final : public StepExecutor {
     Sampler sampler_;
     DraftProposer proposer_;
     DraftVerifier verifier_;
+    DeviceSampler device_sampler_;
     std::vector<SlotState> slots_;
     HostLogits host_logits_;
     const float* logits_ = nullptr;  ///< [L, V] of the step being sampled

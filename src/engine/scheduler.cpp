@@ -344,6 +344,14 @@ void Scheduler::finish_step(const StepResult& result, ScheduleSink& sink) {
             stats_.zombie_tokens += static_cast<int64_t>(r.tokens.size());
             continue;
         }
+        if (!result.status.ok()) {
+            if (c.sample) --seq->samples_in_flight;
+            seq->drafts_in_flight -= c.num_drafts;
+            ended.push_back(seq->spec.request);
+            end(*seq);
+            sink.on_failed(*seq, result.status);
+            continue;
+        }
         DI_CHECK(c.uncertain_start || c.start_pos == seq->computed);
         DI_CHECK_EQ(r.start_pos, seq->computed);
         DI_CHECK_LE(c.start_pos, r.start_pos);

@@ -81,6 +81,11 @@ class ScheduleSink {
     virtual void on_prefill(const Sequence& seq, const ChunkResult& result) = 0;
     /// The sequence has ended otherwise than by a token: abort or empty mask.
     virtual void on_ended(const Sequence& seq, FinishReason reason) = 0;
+    /// It ended because the device failed (kError); `why` says how.
+    virtual void on_failed(const Sequence& seq, const Status& why) {
+        (void)why;
+        on_ended(seq, FinishReason::kError);
+    }
 };
 
 class Scheduler {

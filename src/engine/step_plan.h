@@ -169,6 +169,8 @@ struct ChunkResult {
 
 struct StepResult {
     uint64_t step = 0;
+    /// Not ok: the device failed; nothing below means anything, and no later step will do better.
+    Status status;
     std::vector<ChunkResult> chunks;  ///< one per chunk of the plan, in its order
     int64_t step_us = 0, sample_us = 0, draft_us = 0;
 };

@@ -35,9 +35,8 @@ void ForwardPass::narrowing_attention_site(int l, const LayerWeights& w, const R
                  window_rows = ws.window_rows.rows(0, rows);
     const Tensor& ring = cache.layers[static_cast<size_t>(l)].window_ring;
     const Tensor u = ws.u.rows(0, rows), uq = ws.uq.rows(0, rows);
-    collapse(w.attn_norm, u);
-    ops.quant_q8(stream, u, uq);
-    project_window_rows(w, uq, cs_all.rows(0, rows));
+    collapse(w.attn_norm, u, uq);
+    project_window_rows(stream, w, uq, cs_all.rows(0, rows));
     if (config.is_kv_source(l)) compress(l, w.compressor, u);
 
     const Tensor own_u = ws.y.rows(0, kept), own_uq = ws.uq.rows(0, kept),
@@ -90,6 +89,7 @@ void ForwardPass::attend(int l,
                          const BatchView& queries,
                          const Tensor& window_rows) {
     const int64_t rows = queries.num_rows();
+    join();  // the window rows
     AttentionCache attention;
     attention.step_rows = window_rows;
     attention.window_ring = cache.layers[static_cast<size_t>(l)].window_ring;

@@ -21,7 +21,7 @@ void BlockPass::begin_site(int l,
                            const Tensor& norm,
                            const Tensor& u) {
     mixes(l, site, hc);
-    collapse(norm, u);
+    collapse(norm, u, site[0] == 'a' ? ws.uq.rows(0, x.dim(0)) : Tensor());
 }
 
 void BlockPass::mixes(int l, const char* site, const HyperConnectionWeights& hc) {
@@ -29,7 +29,7 @@ void BlockPass::mixes(int l, const char* site, const HyperConnectionWeights& hc)
     pre = (pre_in.data == ws.pre.data ? ws.pre_in : ws.pre).rows(0, rows);
     post = ws.post.rows(0, rows);
     comb = ws.comb.rows(0, rows);
-    ops.mhc_mixes(stream,
+    ops.mhc_mixes(beside(),
                   x,
                   hc.fn,
                   hc.base,
@@ -46,23 +46,52 @@ void BlockPass::mixes(int l, const char* site, const HyperConnectionWeights& hc)
     observe(attn ? "attn_comb" : "ffn_comb", l, comb);
 }
 
-void BlockPass::collapse(const Tensor& norm, const Tensor& u) {
+void BlockPass::collapse(const Tensor& norm, const Tensor& u, const Tensor& uq) {
+    if (std::exchange(input_ready, false)) return;
     ops.mhc_collapse(stream, x, pre_in, u);
+    if (uq) return norm_q8(u, norm, u, uq);
     ops.rms_norm(stream, u, norm, eps(), u);
 }
 
-void BlockPass::end_site(const Tensor& y) {
-    ops.mhc_expand(stream, y, x, post, comb, x_next);
+void BlockPass::end_site(const Tensor& y, const Tensor* next_norm, bool next_attends) {
+    const int64_t rows = x.dim(0);
+    join();  // the mixes
+    input_ready = next_norm != nullptr && ops.mhc_step != nullptr;
+    if (input_ready) {
+        ops.mhc_step(stream,
+                     y,
+                     x,
+                     post,
+                     comb,
+                     pre,
+                     *next_norm,
+                     eps(),
+                     x_next,
+                     ws.u.rows(0, rows),
+                     next_attends ? ws.uq.rows(0, rows) : Tensor());
+    } else {
+        ops.mhc_expand(stream, y, x, post, comb, x_next);
+    }
     std::swap(x, x_next);
     pre_in = pre;
 }
 
+void BlockPass::norm_q8(const Tensor& in,
+                        const Tensor& weight,
+                        const Tensor& out,
+                        const Tensor& outq) {
+    if (ops.rms_norm_q8 != nullptr)
+        return ops.rms_norm_q8(stream, in, weight, eps(), out, outq);
+    const Tensor normed = out ? out : outq;
+    ops.rms_norm(stream, in, weight, eps(), normed);
+    ops.quant_q8(stream, normed, outq);
+}
+
 void BlockPass::project_attention(int l, const LayerWeights& w, const Tensor& cs) {
-    const Tensor u = ws.u.rows(0, x.dim(0)), uq = ws.uq.rows(0, x.dim(0));
-    ops.quant_q8(stream, u, uq);
-    project_queries(l, w, uq, cs);
+    const Tensor uq = ws.uq.rows(0, x.dim(0));
     // In cache format: the token itself sees the quantized value too.
-    project_window_rows(w, uq, cs);
+    project_window_rows(beside(), w, uq, cs);
+    project_queries(l, w, uq, cs);
 }
 
 void BlockPass::project_queries(int l, const LayerWeights& w, const Tensor& uq, const Tensor& cs) {
@@ -70,20 +99,22 @@ void BlockPass::project_queries(int l, const LayerWeights& w, const Tensor& uq, 
     const Tensor qr = ws.qr.rows(0, rows), qrq = ws.qrq.rows(0, rows),
                  q = ws.q.rows(0, rows);  // q [T, H, dh]
     ops.linear(stream, uq, w.wq_a, qr);
-    ops.rms_norm(stream, qr, w.q_norm, eps(), qr);
-    ops.quant_q8(stream, qr, qrq);
+    norm_q8(qr, w.q_norm, Tensor(), qrq);
     ops.linear(stream, qrq, w.wq_b, q.reshaped({rows, heads * dh}));
     ops.rope(stream, q, cs, false);
     observe("q", l, q);
 }
 
-void BlockPass::project_window_rows(const LayerWeights& w, const Tensor& uq, const Tensor& cs) {
+void BlockPass::project_window_rows(Stream& s,
+                                    const LayerWeights& w,
+                                    const Tensor& uq,
+                                    const Tensor& cs) {
     const int64_t rows = uq.dim(0), dh = config.head_dim;
     const Tensor kv = ws.kv.rows(0, rows);
-    ops.linear(stream, uq, w.wkv, kv);
-    ops.rms_norm(stream, kv, w.kv_norm, eps(), kv);
-    ops.rope(stream, kv.reshaped({rows, 1, dh}), cs, false);
-    ops.window_pack(stream, kv, ws.window_rows.rows(0, rows));
+    ops.linear(s, uq, w.wkv, kv);
+    ops.rms_norm(s, kv, w.kv_norm, eps(), kv);
+    ops.rope(s, kv.reshaped({rows, 1, dh}), cs, false);
+    ops.window_pack(s, kv, ws.window_rows.rows(0, rows));
 }
 
 void BlockPass::finish_attention(int l, const LayerWeights& w, const Tensor& cs) {
@@ -96,10 +127,14 @@ void BlockPass::finish_attention(int l, const LayerWeights& w, const Tensor& cs)
     ops.quant_q8(stream, og, og);
     ops.linear(stream, og, w.wo_b, y);
     observe("attn_out", l, y);
-    end_site(y);
+    end_site(y, &w.ffn_norm, false);
 }
 
-void BlockPass::ffn_site(int l, const LayerWeights& w, int64_t top_k, const Tensor& image_rows) {
+void BlockPass::ffn_site(int l,
+                         const LayerWeights& w,
+                         int64_t top_k,
+                         const Tensor& image_rows,
+                         const Tensor* next_norm) {
     const int64_t rows = x.dim(0), experts = w.gate.n;
     const Tensor u = ws.u.rows(0, rows), y = ws.y.rows(0, rows);
     begin_site(l, "ffn", w.hc_ffn, w.ffn_norm, u);
@@ -123,7 +158,7 @@ void BlockPass::ffn_site(int l, const LayerWeights& w, int64_t top_k, const Tens
     ops.moe_ffn(
         stream, u, ids, weights, w.experts, w.shared, static_cast<float>(config.swiglu_limit), y);
     observe("moe_out", l, y);
-    end_site(y);
+    end_site(y, next_norm, true);
 }
 
 double BlockPass::attention_scale() const {

@@ -11,6 +11,7 @@
 #include "model/draft_pass.h"
 #include "model/forward_pass.h"
 #include "model/rope_frequencies.h"
+#include "model/step_graphs.h"
 #include "model/step_inputs.h"
 #include "model/weights.h"
 #include "model/workspace.h"
@@ -65,6 +66,8 @@ struct DeepseekV41::Impl {
     Workspace workspace;
     Tensor freqs_window, freqs_global;  ///< f32 [rd/2]
     Tensor pre_onehot;  ///< acc [max_rows, hc]: (1, 0, 0, 0), the first site's incoming pre
+    StepGraphs graphs;
+    bool records = true;
 };
 
 DeepseekV41::DeepseekV41(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -80,6 +83,9 @@ const CacheGeometry& DeepseekV41::cache_geometry() const {
 }
 Backend& DeepseekV41::backend() {
     return impl_->backend;
+}
+void DeepseekV41::use_graphs(bool on) {
+    impl_->records = on;
 }
 
 Result<std::unique_ptr<DeepseekV41>> DeepseekV41::load(const Checkpoint& checkpoint,
@@ -123,7 +129,9 @@ Result<std::unique_ptr<DeepseekV41>> DeepseekV41::load(const Checkpoint& checkpo
     Result<Buffer> inputs = device.allocate(impl->inputs.device_bytes());
     if (!inputs.ok()) return inputs.status();
     impl->input_memory = std::move(inputs).value();
-    impl->inputs.bind(impl->input_memory.data());
+    Result<HostBuffer> staging = device.allocate_host(impl->inputs.device_bytes());
+    if (!staging.ok()) return staging.status();
+    impl->inputs.bind(impl->input_memory.data(), std::move(staging).value());
     if (limits.max_draft_seqs > 0) {
         Result<Buffer> drafts = device.allocate(impl->draft_inputs.device_bytes());
         if (!drafts.ok()) return drafts.status();
@@ -183,16 +191,31 @@ PrefillTruncation DeepseekV41::truncation_of(const ModelConfig& c,
 
 Tensor DeepseekV41::forward(const Batch& batch, const CacheView& cache, const ForwardHooks* hooks) {
     Impl& m = *impl_;
-    m.inputs.build(batch, m.geometry, m.backend.device());
+    Device& device = m.backend.device();
+    const bool recorded = hooks == nullptr && m.records && device.records_graphs() &&
+                          batch.num_rows() <= m.limits.max_graph_rows;
+    m.inputs.build(batch, m.geometry, device, recorded);
     DI_CHECK_EQ(cache.layers.size(), m.geometry.layers.size());
-    ForwardPass pass{
-        {m.config, m.backend.ops(), m.backend.device().stream(), m.workspace, cache, hooks},
-        m.inputs,
-        m.geometry,
-        m.limits.truncation};
-    pass.freqs_window = m.freqs_window;
-    pass.freqs_global = m.freqs_global;
-    return pass.run(m.weights, m.pre_onehot);
+    const auto step = [&] {
+        ForwardPass pass{{m.config, m.backend.ops(), device.stream(), m.workspace, cache, hooks},
+                         m.inputs,
+                         m.geometry,
+                         m.limits.truncation};
+        pass.freqs_window = m.freqs_window;
+        pass.freqs_global = m.freqs_global;
+        pass.run(m.weights, m.pre_onehot);
+    };
+    if (recorded) {
+        std::vector<int64_t> key = m.inputs.shapes();
+        for (const CacheView::Layer& l : cache.layers) {
+            for (const Tensor* t : {&l.window_ring, &l.kv_pool, &l.key_pool, &l.tail})
+                key.push_back(static_cast<int64_t>(reinterpret_cast<uintptr_t>(t->data)));
+        }
+        m.graphs.run(device, key, step);
+    } else {
+        step();
+    }
+    return m.workspace.logits.rows(0, m.inputs.logit_rows.dim(0));
 }
 
 DraftResult DeepseekV41::draft(const DraftBatch& batch,
@@ -211,7 +234,7 @@ DraftResult DeepseekV41::draft(const DraftBatch& batch,
 // ---- the pass
 // ----------------------------------------------------------------------------------------
 
-Tensor ForwardPass::run(const ModelWeights& weights, const Tensor& pre_onehot) {
+void ForwardPass::run(const ModelWeights& weights, const Tensor& pre_onehot) {
     now = &in.row_sets[0];
     taps = ws.taps;
     embed(weights.embed, in.token_ids, pre_onehot);
@@ -224,19 +247,30 @@ Tensor ForwardPass::run(const ModelWeights& weights, const Tensor& pre_onehot) {
         record_tap(l, weights.dspark);
         attention_site(l, w);
         if (now->view.num_rows() == 0) break;  // prompt rows that the layers above do not need
-        ffn_site(l, w, config.num_experts_per_tok, now->image_rows);
+        ffn_site(l,
+                 w,
+                 config.num_experts_per_tok,
+                 now->image_rows,
+                 follows(l + 1) ? &weights.layers[static_cast<size_t>(l) + 1].attn_norm : nullptr);
         observe("x", l, x);
     }
 
     const int64_t num_logits = in.logit_rows.dim(0);
     const Tensor h = ws.h.rows(0, num_logits), logits = ws.logits.rows(0, num_logits);
-    if (num_logits == 0) return logits;
+    if (num_logits == 0) return;
     const Tensor h_all = ws.h_all.rows(0, x.dim(0));  // [T, D]
     ops.mhc_collapse(stream, x, pre_in, h_all);
     ops.gather_rows(stream, h_all, in.logit_rows, h);
     ops.rms_norm(stream, h, weights.norm, eps(), h);
     ops.linear(stream, h, weights.head, logits);
-    return logits;
+}
+
+bool ForwardPass::follows(int l) const {
+    const auto& tapped = config.dspark_target_layer_ids;
+    const bool stores_windows =
+        drafting() && !tapped.empty() && *std::max_element(tapped.begin(), tapped.end()) == l;
+    return l < static_cast<int>(config.num_hidden_layers) && config.engram_table(l) < 0 &&
+           !stores_windows;
 }
 
 void ForwardPass::rope_tables() {
@@ -283,7 +317,7 @@ void ForwardPass::store_draft_windows(const DsparkWeights& w) {
     ops.quant_q8(stream, main_x, main_xq);  // one input for all stages, without their attn_norm
     for (size_t m = 0; m < w.stages.size(); ++m) {
         const size_t layer = static_cast<size_t>(config.num_hidden_layers) + m;
-        project_window_rows(w.stages[m], main_xq, ws.cs_window.rows(0, rows));
+        project_window_rows(stream, w.stages[m], main_xq, ws.cs_window.rows(0, rows));
         ops.window_store(
             stream, ws.window_rows.rows(0, rows), now->view, cache.layers[layer].window_ring);
     }

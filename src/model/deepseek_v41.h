@@ -33,6 +33,8 @@ struct ModelLimits {
     int64_t max_draft_seqs = 0;
     /// How prompts are cut (SequenceChunk::prompt_tokens); load() fills in the geometry.
     PrefillTruncation truncation;
+    /// Steps of at most so many rows are recorded and replayed where the device can (0 = never).
+    int64_t max_graph_rows = 512;
 };
 
 /// Watches intermediates and replaces choices; for judges and tests. All pointers are device memory
@@ -63,6 +65,8 @@ class DeepseekV41 {
     const ModelLimits& limits() const;
     const CacheGeometry& cache_geometry() const;
     Backend& backend();
+    /// Off: every step runs op by op, for measurements and judges.
+    void use_graphs(bool on);
 
     /// The rows that each layer of this model takes of a prompt.
     static PrefillTruncation truncation_of(const ModelConfig& config,

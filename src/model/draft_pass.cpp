@@ -68,16 +68,21 @@ DraftResult DraftPass::run(const ModelWeights& weights,
     const Tensor cs = ws.cs_window.rows(0, x.dim(0));  // stages rotate like window-only layers
     ops.rope_table(stream, in.view.positions, freqs_window, cs);
     for (size_t m = 0; m < weights.dspark.stages.size(); ++m) {
-        stage(static_cast<int>(m), weights.dspark.stages[m], cs);
+        const bool last = m + 1 == weights.dspark.stages.size();
+        stage(static_cast<int>(m),
+              weights.dspark.stages[m],
+              cs,
+              last ? nullptr : &weights.dspark.stages[m + 1].attn_norm);
     }
     return heads(weights, choose);
 }
 
-void DraftPass::stage(int m, const LayerWeights& w, const Tensor& cs) {
+void DraftPass::stage(int m, const LayerWeights& w, const Tensor& cs, const Tensor* next_norm) {
     const int64_t rows = x.dim(0);
     const int l = static_cast<int>(config.num_hidden_layers) + m;
     begin_site(l, "attn", w.hc_attn, w.attn_norm, ws.u.rows(0, rows));
     project_attention(l, w, cs);
+    join();  // the window rows
     AttentionCache attention;
     attention.step_rows = ws.window_rows.rows(0, rows);
     attention.window_ring = cache.layers[static_cast<size_t>(l)].window_ring;
@@ -90,7 +95,7 @@ void DraftPass::stage(int m, const LayerWeights& w, const Tensor& cs) {
                         attention_scale(),
                         ws.o.rows(0, rows));
     finish_attention(l, w, cs);
-    ffn_site(l, w, config.dspark_num_experts_per_tok, Tensor());  // drafts are text: never bias_vl
+    ffn_site(l, w, config.dspark_num_experts_per_tok, Tensor(), next_norm);  // drafts are text: never bias_vl
 }
 
 DraftResult DraftPass::heads(const ModelWeights& weights, const DraftChooser& choose) {

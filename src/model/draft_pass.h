@@ -40,7 +40,7 @@ struct DraftPass : BlockPass {
                     const Tensor& pre_onehot,
                     const DraftChooser& choose);
     /// One stage: a block whose attention sees the stage's window and the whole draft block.
-    void stage(int m, const LayerWeights& w, const Tensor& cs);
+    void stage(int m, const LayerWeights& w, const Tensor& cs, const Tensor* next_norm);
     /// Base logits, then position after position: Markov bias, choice, confidence.
     DraftResult heads(const ModelWeights& weights, const DraftChooser& choose);
 };

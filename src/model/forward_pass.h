@@ -21,8 +21,11 @@ struct ForwardPass : BlockPass {
     Tensor taps{};        ///< bf16 [T, taps·D]
     const RowSet* now = nullptr;  ///< the rows that x holds
 
-    /// Returns logits acc [L, V].
-    Tensor run(const ModelWeights& weights, const Tensor& pre_onehot);
+    /// Leaves the logits in ws.logits.
+    void run(const ModelWeights& weights, const Tensor& pre_onehot);
+    /// True if layer l's attention finds its input where layer l - 1's end left it: nothing touches
+    /// the streams (Engram) or ws.u (the drafts' windows) between the two.
+    bool follows(int l) const;
 
     void engram(int l, const EngramWeights& w);
     /// Keeps the layer's input if it is a tap; after the last one the drafts' rings are written.

@@ -19,7 +19,6 @@ StepInputs::StepInputs(const ModelConfig& config,
 
     levels_.push_back(reserve_level());
     seq_slot_ = reserve(seqs * 4);
-    block_table_ = reserve(seqs * static_cast<size_t>(max_blocks_) * 4);
     token_ids_ = reserve(rows * 4);
     image_row_ids_ = reserve(config.has_vision ? rows * 4 : 0);
     logit_rows_ = reserve(static_cast<size_t>(limits.max_logit_rows) * 4);
@@ -28,9 +27,10 @@ StepInputs::StepInputs(const ModelConfig& config,
         entry_positions_[r] = reserve(rows * 4);
         entry_slots_[r] = reserve(rows * 8);
     }
-    base_used_ = used_;
+    // The last one: only what the step's contexts need of it travels.
+    block_table_ = reserve(seqs * static_cast<size_t>(max_blocks_) * 4);
+    level_begin_ = used_;
     for (int k = 0; k < limits.truncation.num_levels(); ++k) levels_.push_back(reserve_level());
-    staging_.resize(used_);
     if (config.has_vision) image_staging_.resize(rows * static_cast<size_t>(config.hidden_size));
 }
 
@@ -59,8 +59,21 @@ size_t StepInputs::device_bytes() const {
     return used_ + image_staging_.size() * sizeof(bf16);
 }
 
-void StepInputs::bind(void* device_memory) {
+void StepInputs::bind(void* device_memory, HostBuffer staging) {
+    DI_CHECK_GE(staging.bytes(), used_);
     device_ = device_memory;
+    staging_ = std::move(staging);
+}
+
+std::vector<int64_t> StepInputs::shapes() const {
+    std::vector<int64_t> s{logit_rows.dim(0), max_end, table_blocks_, image_row_ids.dim(0)};
+    for (const RowSet& set : row_sets) {
+        s.push_back(set.view.num_rows());
+        s.push_back(set.view.num_seqs());
+        s.push_back(set.image_rows ? 1 : 0);
+    }
+    for (const auto& [ratio, e] : entries) s.push_back(e.rows.dim(0));
+    return s;
 }
 
 void StepInputs::build_ngrams(const Batch& batch) {
@@ -145,7 +158,7 @@ RowSet StepInputs::set_of(const LevelArrays& a, int64_t rows, int64_t seqs, bool
     set.view.seq_start = Tensor(device(a.seq_start), DType::kI32, {seqs});
     set.view.seq_slot = Tensor(device(seq_slot_), DType::kI32, {seqs});
     set.view.window_floor = Tensor(device(a.window_floor), DType::kI32, {seqs});
-    set.view.block_table = Tensor(device(block_table_), DType::kI32, {seqs, max_blocks_});
+    set.view.block_table = Tensor(device(block_table_), DType::kI32, {seqs, table_blocks_});
     set.from = Tensor(device(a.from), DType::kI32, {rows});
     set.ngrams = Tensor(device(a.ngrams), DType::kI32, {rows, config_.engram_max_ngram_size});
     if (images) set.image_rows = Tensor(device(a.image_rows), DType::kU8, {rows});
@@ -172,7 +185,10 @@ void StepInputs::build_images(const Batch& batch, Device& dev) {
                        static_cast<size_t>(n * d) * sizeof(bf16));
 }
 
-void StepInputs::build(const Batch& batch, const CacheGeometry& geometry, Device& dev) {
+void StepInputs::build(const Batch& batch,
+                       const CacheGeometry& geometry,
+                       Device& dev,
+                       bool padded) {
     const int64_t rows = batch.num_rows(), seqs = static_cast<int64_t>(batch.seqs.size());
     const int64_t logits = static_cast<int64_t>(batch.logit_rows.size());
     const LevelArrays& all = levels_[0];
@@ -184,27 +200,33 @@ void StepInputs::build(const Batch& batch, const CacheGeometry& geometry, Device
     if (batch.image_rows.empty()) std::fill_n(host<uint8_t>(all.image_rows), rows, uint8_t{0});
 
     std::map<int64_t, int64_t> counts;
-    std::fill_n(host<int32_t>(block_table_), seqs * max_blocks_, -1);
     max_end = 0;
+    for (const SequenceChunk& seq : batch.seqs)
+        max_end = std::max(max_end, static_cast<int64_t>(seq.start_pos) + seq.num_tokens);
+    DI_CHECK_LE(max_end, limits_.max_positions);
+    if (padded)
+        max_end = std::min(limits_.max_positions, (max_end + kEndGrid - 1) / kEndGrid * kEndGrid);
+    // A sequence may own more blocks than its rows need; those beyond max_end are never looked at.
+    table_blocks_ =
+        std::max<int64_t>(1, (max_end + geometry.block_tokens - 1) / geometry.block_tokens);
+    std::fill_n(host<int32_t>(block_table_), seqs * table_blocks_, -1);
     int64_t row = 0;
     for (int64_t b = 0; b < seqs; ++b) {
         const SequenceChunk& seq = batch.seqs[static_cast<size_t>(b)];
         const int64_t end = static_cast<int64_t>(seq.start_pos) + seq.num_tokens;
-        DI_CHECK_LE(end, limits_.max_positions);
         DI_CHECK_LE(end, static_cast<int64_t>(seq.block_ids.size()) * geometry.block_tokens);
         DI_CHECK_LE(static_cast<int64_t>(seq.block_ids.size()), max_blocks_);
         DI_CHECK_GE(static_cast<int64_t>(seq.lookback.size()),
                     std::min<int64_t>(seq.start_pos,
                                       std::max<int64_t>(0, config_.engram_max_ngram_size - 1)));
-        max_end = std::max(max_end, end);
         cut = cut || seq.start_pos < seq.prompt_tokens;
         host<int32_t>(all.seq_rows)[b] = static_cast<int32_t>(row);
         host<int32_t>(all.seq_start)[b] = seq.start_pos;
         host<int32_t>(seq_slot_)[b] = seq.slot;
         host<int32_t>(all.window_floor)[b] = seq.window_floor;
-        std::copy(seq.block_ids.begin(),
-                  seq.block_ids.end(),
-                  host<int32_t>(block_table_) + b * max_blocks_);
+        std::copy_n(seq.block_ids.begin(),
+                    std::min(static_cast<int64_t>(seq.block_ids.size()), table_blocks_),
+                    host<int32_t>(block_table_) + b * table_blocks_);
         for (int64_t i = 0; i < seq.num_tokens; ++i, ++row) {
             const int64_t p = seq.start_pos + i;
             host<int32_t>(all.positions)[row] = static_cast<int32_t>(p);
@@ -228,9 +250,26 @@ void StepInputs::build(const Batch& batch, const CacheGeometry& geometry, Device
     build_ngrams(batch);
     if (cut) build_levels(batch);
     build_images(batch, dev);
+    for (int64_t r : ratios_) {
+        if (!padded || counts[r] == 0) continue;
+        for (int64_t& e = counts[r]; e < rows; ++e) {  // repeats of the first entry, stored nowhere
+            host<int32_t>(entry_rows_[r])[e] = host<int32_t>(entry_rows_[r])[0];
+            host<int32_t>(entry_positions_[r])[e] = host<int32_t>(entry_positions_[r])[0];
+            host<int64_t>(entry_slots_[r])[e] = -1;
+        }
+    }
 
-    // One copy moves everything; a host backend reads the staging memory through the same path.
-    dev.copy_to_device(dev.stream(), device_, staging_.data(), cut ? used_ : base_used_);
+    // One copy moves nearly everything; a host backend reads the staging memory by the same path.
+    dev.copy_to_device(dev.stream(),
+                       device_,
+                       staging_.data(),
+                       block_table_.offset + static_cast<size_t>(seqs * table_blocks_) * 4);
+    if (cut) {
+        dev.copy_to_device(dev.stream(),
+                           static_cast<uint8_t*>(device_) + level_begin_,
+                           staging_.data() + level_begin_,
+                           used_ - level_begin_);
+    }
 
     row_sets.clear();
     for (size_t level = 0; level < (cut ? levels_.size() : 1); ++level) {

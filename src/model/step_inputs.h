@@ -37,13 +37,21 @@ class StepInputs {
                const ModelLimits& limits,
                std::vector<int32_t> token_map);
 
-    /// Bytes of device memory for the limits, and the carving of it.
+    /// Bytes of device memory (and of staging) for the limits, and the carving of them.
     size_t device_bytes() const;
-    void bind(void* device_memory);
+    void bind(void* device_memory, HostBuffer staging);
 
     /// Fills the arrays for this step and queues their copies. Host staging stays valid until the
-    /// next build.
-    void build(const Batch& batch, const CacheGeometry& geometry, Device& device);
+    /// next build, which waits for nothing: the step that reads it must be done by then.
+    ///
+    /// `padded`: sizes that change from step to step are rounded up, so that equal shapes() mean
+    /// equal calls with equal arguments: max_end to kEndGrid, the entries of a ratio (if there is
+    /// any) to one a row, with slot -1. Results are the same.
+    void build(const Batch& batch, const CacheGeometry& geometry, Device& device, bool padded);
+
+    /// Every size that an op's call depends on.
+    std::vector<int64_t> shapes() const;
+    static constexpr int64_t kEndGrid = 1024;
 
     /// Row sets by level. Level 0 alone when no row of the step belongs to a prompt that is cut.
     std::vector<RowSet> row_sets;
@@ -52,7 +60,7 @@ class StepInputs {
     Tensor image_embeds;                     ///< bf16 [K, D] embeddings of the image rows
     Tensor image_row_ids;                    ///< i32 [K] their rows
     std::map<int64_t, EntryInputs> entries;  ///< by compress ratio
-    int64_t max_end = 0;                     ///< largest end position of the step's sequences
+    int64_t max_end = 0;  ///< largest end position of the step's sequences, or the next of the grid
 
   private:
     struct Array {
@@ -79,10 +87,11 @@ class StepInputs {
     std::vector<int32_t> token_map_;
     std::vector<int64_t> ratios_;
     int64_t max_blocks_ = 0;
-    std::vector<uint8_t> staging_;
+    int64_t table_blocks_ = 0;  ///< of this step: blocks up to max_end
+    HostBuffer staging_;
     void* device_ = nullptr;
     size_t used_ = 0;
-    size_t base_used_ = 0;  ///< all but the levels above 0
+    size_t level_begin_ = 0;  ///< of the levels above 0, behind all other arrays
     std::vector<LevelArrays> levels_;
     Array seq_slot_, block_table_, token_ids_, image_row_ids_, logit_rows_;
     /// Embeddings of image rows, behind everything else and copied only if there are any.

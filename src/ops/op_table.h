@@ -20,6 +20,7 @@
 #include "ops/rope/rope.h"
 #include "ops/sampling/add_rows.h"
 #include "ops/sampling/argmax_rows.h"
+#include "ops/sampling/sample_rows.h"
 #include "ops/vision/image_rows.h"
 #include "ops/vision/linear_bias.h"
 #include "ops/vision/vit_attention.h"
@@ -63,6 +64,14 @@ struct OpTable {
     RouterWeightsOp router_weights = nullptr;
     SwigluOp swiglu = nullptr;
     MoeFfnOp moe_ffn = nullptr;
+
+    // Fusions of the above. A backend may leave them null; the model then calls the parts, and gets
+    // the same bits.
+    MhcStepOp mhc_step = nullptr;
+    RmsNormQ8Op rms_norm_q8 = nullptr;
+
+    /// Token choice on the device. Null: the sampler reads the logits on the host.
+    SampleRowsOp sample_rows = nullptr;
 
     // Drafting alone (model/dspark.h). A backend may leave them null; its model then refuses to
     // draft.

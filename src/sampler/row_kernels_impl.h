@@ -9,7 +9,7 @@
 
 #include "sampler/noise_lanes.h"
 #include "sampler/row_kernels.h"
-#include "sampler/sampling_math.h"
+#include "ops/sampling/sampling_math.h"
 
 namespace deepinfer {
 namespace {

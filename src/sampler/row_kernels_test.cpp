@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "sampler/sampler_oracle.h"
-#include "sampler/sampling_math.h"
+#include "ops/sampling/sampling_math.h"
 #include "sampler/truncation.h"
 
 namespace deepinfer {

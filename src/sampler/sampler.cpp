@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "base/check.h"
-#include "sampler/sampling_math.h"
+#include "ops/sampling/sampling_math.h"
 
 namespace deepinfer {
 namespace {

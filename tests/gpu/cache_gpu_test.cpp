@@ -2,10 +2,12 @@
 // sequences.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 
 #include "gpu/gpu_support.h"
+#include "ops/sampling/sample_rows.h"
 #include "tensor/quant_block.h"
 
 namespace deepinfer::gpu_test {
@@ -412,6 +414,48 @@ TEST_F(CacheGpu, DraftAttentionMatchesTwin) {
             ops.draft_attention(s, a[q], step.view(a), cache, a[sink], 0.0625, a[out]);
         });
         c.expect_close(out, 1e-3, "draft attention dh " + std::to_string(z.dh));
+    }
+}
+
+TEST_F(CacheGpu, SampledTokensEqualTwin) {
+    for (int64_t vocab : {1, 5, 1000, 129280}) {
+        const int64_t rows = vocab > 1000 ? 5 : 12;
+        for (int round = 0; round < 3; ++round) {
+            HostTensor logits = round == 1 ? tied_scores(rng, rows, vocab, 0.3f)
+                                           : normal_f32(rng, {rows, vocab}, round == 0 ? 0.7f : 6.0f);
+            float* l = logits.view.ptr<float>();
+            if (round == 2) {
+                const float inf = std::numeric_limits<float>::infinity();
+                for (int64_t v = 0; v < vocab; ++v) l[v] = -inf;  // row 0: nothing to choose
+                l[vocab + vocab / 2] = std::numeric_limits<float>::quiet_NaN();
+                l[2 * vocab + vocab / 3] = inf;
+                for (int64_t v = 0; v < vocab; v += 2) l[3 * vocab + v] = -inf;
+            }
+            std::vector<SampleRequest> wishes;
+            for (int64_t r = 0; r < rows; ++r) {
+                for (double temperature : {0.0, 0.2, 1.0, 7.5}) {
+                    SampleRequest w;
+                    w.row = static_cast<int32_t>(r);
+                    w.greedy = temperature == 0.0 ? 1 : 0;
+                    w.inv_temperature = temperature == 0.0 ? 1.0 : 1.0 / temperature;
+                    w.seed = rng();
+                    w.position = static_cast<uint32_t>(rng());
+                    w.sub_sequence = static_cast<uint32_t>(r % 3);
+                    wishes.push_back(w);
+                }
+            }
+            const auto n = static_cast<int64_t>(wishes.size());
+            std::vector<uint8_t> bytes(wishes.size() * sizeof(SampleRequest));
+            std::memcpy(bytes.data(), wishes.data(), bytes.size());
+            Case c;
+            const Arg x = c.input(logits), w = c.input(bytes_of(bytes, {n, 32})),
+                      out = c.output(DType::kU8, {n, 8});
+            c.run([&](const OpTable&, Stream& s, const Args& a) { sample_rows_ref(s, a[x], a[w], a[out]); },
+                  [&](const OpTable& ops, Stream& s, const Args& a) {
+                      ops.sample_rows(s, a[x], a[w], a[out]);
+                  });
+            c.expect_equal(out, "choices of " + std::to_string(vocab));
+        }
     }
 }
 

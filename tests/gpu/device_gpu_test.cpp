@@ -68,5 +68,55 @@ TEST_F(DeviceGpu, AFailedCallIsKeptAndLaterWorkIsNotStarted) {
     EXPECT_EQ(device.cuda().status().message(), s.message()) << "the first failure is the one kept";
 }
 
+TEST_F(DeviceGpu, ARecordingDoesItsCallsAgainOnNewContents) {
+    std::string why;
+    Backend& backend = *cuda_backend(&why);
+    Device& device = backend.device();
+    ASSERT_TRUE(device.records_graphs());
+    const int64_t n = 4096;
+    Result<Buffer> memory = device.allocate(static_cast<size_t>(n) * 2);
+    ASSERT_TRUE(memory.ok());
+    const Tensor x(memory->data(), DType::kBF16, {1, n});
+    std::vector<bf16> host(static_cast<size_t>(n));
+    const auto put = [&](float v) {
+        std::fill(host.begin(), host.end(), to_bf16(v));
+        device.copy_to_device(device.stream(), x.data, host.data(), host.size() * 2);
+        device.stream().synchronize();
+    };
+    const auto first = [&] {
+        device.copy_to_host(device.stream(), host.data(), x.data, host.size() * 2);
+        device.stream().synchronize();
+        return to_float(host[0]);
+    };
+    put(1.0f);
+    const std::unique_ptr<DeviceGraph> graph = device.capture(device.stream(), [&] {
+        backend.ops().scale_bf16(device.stream(), x, 2.0f, x);
+        Stream& side = device.stream().fork();
+        backend.ops().scale_bf16(side, x, 2.0f, x);
+        device.stream().join();
+        backend.ops().scale_bf16(device.stream(), x, 2.0f, x);
+    });
+    ASSERT_NE(graph, nullptr) << device.stream().status().to_string();
+    EXPECT_EQ(first(), 1.0f) << "recording must not run anything";
+    graph->launch(device.stream());
+    EXPECT_EQ(first(), 8.0f);
+    put(3.0f);
+    graph->launch(device.stream());
+    graph->launch(device.stream());
+    EXPECT_EQ(first(), 192.0f);
+    EXPECT_FALSE(graph->stale(device.stream()));
+    cuda::cuda_stream(device.stream()).scratch(size_t{300} << 20);
+    EXPECT_TRUE(graph->stale(device.stream())) << "scratch memory has moved";
+}
+
+TEST_F(DeviceGpu, PinnedMemoryOutOfReachIsRefusedWithItsSize) {
+    std::string why;
+    Device& device = cuda_backend(&why)->device();
+    const Result<HostBuffer> b = device.allocate_host(size_t{1} << 50);
+    ASSERT_FALSE(b.ok());
+    EXPECT_EQ(b.status().code(), StatusCode::kResourceExhausted);
+    EXPECT_NE(b.status().message().find(std::to_string(size_t{1} << 50)), std::string::npos);
+}
+
 }  // namespace
 }  // namespace deepinfer::gpu_test

@@ -189,6 +189,70 @@ TEST_F(RowsGpu, HyperConnectionsMatchTwin) {
     }
 }
 
+TEST_F(RowsGpu, FusedSitesGiveTheBitsOfTheirParts) {
+    for (int64_t rows : {0, 1, 3, 70}) {
+        for (int64_t d : {32, 64, 1280, 5120, 5152}) {
+            for (int64_t hc : {4, 2}) {
+                Case c;
+                const Arg y = c.input(normal_bf16(rng, {rows, d})),
+                          x = c.input(normal_bf16(rng, {rows, hc, d}, 2.0f)),
+                          post = c.input(normal_f32(rng, {rows, hc})),
+                          comb = c.input(normal_f32(rng, {rows, hc, hc})),
+                          pre = c.input(normal_f32(rng, {rows, hc})),
+                          w = c.input(normal_f32(rng, {d})),
+                          out = c.output(DType::kBF16, {rows, hc, d}),
+                          u = c.output(DType::kBF16, {rows, d}, 3),
+                          uq = c.output(DType::kBF16, {rows, d}, 8),
+                          alone = c.output(DType::kBF16, {rows, d}),
+                          normq = c.output(DType::kBF16, {rows, d}),
+                          norm = c.output(DType::kBF16, {rows, d});
+                const auto parts = [&](const OpTable& ops, Stream& s, const Args& a) {
+                    ops.mhc_expand(s, a[y], a[x], a[post], a[comb], a[out]);
+                    ops.mhc_collapse(s, a[out], a[pre], a[u]);
+                    ops.rms_norm(s, a[u], a[w], 1e-20f, a[u]);
+                    ops.quant_q8(s, a[u], a[uq]);
+                    ops.quant_q8(s, a[u], a[alone]);
+                    ops.rms_norm(s, a[y], a[w], 1e-6f, a[norm]);
+                    ops.quant_q8(s, a[norm], a[normq]);
+                };
+                std::vector<HostTensor> want;
+                for (int fused = 0; fused < 2; ++fused) {
+                    c.run_gpu([&](const OpTable& ops, Stream& s, const Args& a) {
+                        if (fused == 0) return parts(ops, s, a);
+                        const Tensor none;
+                        ops.mhc_step(s, a[y], a[x], a[post], a[comb], a[pre], a[w], 1e-20f, a[out],
+                                     a[alone], none);
+                        ops.mhc_step(s, a[y], a[x], a[post], a[comb], a[pre], a[w], 1e-20f, a[out],
+                                     a[u], a[uq]);
+                        ops.quant_q8(s, a[alone], a[alone]);
+                        ops.rms_norm_q8(s, a[y], a[w], 1e-6f, a[norm], a[normq]);
+                    });
+                    const Arg all[] = {out, u, uq, alone, normq, norm};
+                    for (size_t i = 0; i < 6; ++i) {
+                        for (int64_t r = 0; r < rows; ++r) {
+                            if (fused == 0) {
+                                want.push_back(c.gpu(all[i]));
+                                break;
+                            }
+                            ASSERT_EQ(row_bytes(c.gpu(all[i]), r), row_bytes(want[i], r))
+                                << "output " << i << " row " << r << " d " << d << " hc " << hc;
+                        }
+                    }
+                }
+                c.run(parts, [&](const OpTable& ops, Stream& s, const Args& a) {
+                    ops.mhc_step(s, a[y], a[x], a[post], a[comb], a[pre], a[w], 1e-20f, a[out], a[u],
+                                 a[uq]);
+                    ops.quant_q8(s, a[u], a[alone]);
+                    ops.rms_norm_q8(s, a[y], a[w], 1e-6f, a[norm], a[normq]);
+                });
+                c.expect_close(out, 1e-3, "streams");
+                c.expect_close(u, 2e-3, "u");
+                c.expect_close(norm, 1e-3, "norm");
+            }
+        }
+    }
+}
+
 TEST_F(RowsGpu, HyperConnectionRowIgnoresItsBatch) {
     const HostTensor all = normal_bf16(rng, {128, 4, 1280}),
                      fn = normal_f32(rng, {24, 5120}, 0.02f), base = normal_f32(rng, {24}),

@@ -1,5 +1,10 @@
-// The parts that both head_dim 512 attention kernels share: where the listed rows are, bringing
-// them in, widening them.
+// The parts that the head_dim 512 attention kernels share: where the listed rows are, bringing them
+// in, widening them, and the rule of the sums.
+//
+// The rule: the list is cut into blocks of 64 entries. A block is a world of its own: its largest
+// score m, its weights exp(s - m), their sum l, and its values, summed from zero. Blocks are merged
+// in list order (merge_block). So it does not matter who computes a block, and a single row can be
+// spread over the chip.
 //
 // Keys are kept times 2^-8, so that one multiply widens them (an E4M3 scale times 2^126 would not
 // be a bf16 number); scores and output undo it exactly.
@@ -17,6 +22,52 @@ constexpr int kAttention512Warps = kAttention512Threads / 32;
 constexpr int kAttentionDim = 512;
 constexpr int kWindowBytes = 528, kEntryBytes = 288;
 constexpr int kTable = 640;  ///< the released 128 + 512 entries; longer lists refill the table
+
+/// Weights of a block for one head. Four neighbouring lanes hold its 64 scaled scores: lane t those of
+/// entries 8 j + 2 t and 8 j + 2 t + 1 (as the tensor cores leave them). In: scores, -inf past the
+/// end. Out: weights. Returns their sum l, and m.
+__device__ __forceinline__ float block_weights(float (&w)[16], float& m) {
+    m = w[0];
+#pragma unroll
+    for (int i = 1; i < 16; ++i) m = fmaxf(m, w[i]);
+    m = group_max<4>(m);
+    const float base = m == -INFINITY ? 0.0f : m;  // nothing but NaN and -inf
+    float sum = 0.0f;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+        w[2 * j] = __expf(w[2 * j] - base);
+        w[2 * j + 1] = __expf(w[2 * j + 1] - base);
+        sum += w[2 * j] + w[2 * j + 1];
+    }
+    sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
+    return sum + __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
+}
+
+/// Takes a block into the running maximum and denominator of a head; its values then enter as
+/// merge_value(value so far, block's value).
+struct BlockFactors {
+    float old, block;
+};
+__device__ __forceinline__ BlockFactors merge_block(float m, float l, float& top, float& sum) {
+    const float new_top = fmaxf(top, m);
+    const BlockFactors f{__expf(top - new_top), __expf(m - new_top)};
+    sum = __fmaf_rn(l, f.block, __fmul_rn(sum, f.old));
+    top = new_top;
+    return f;
+}
+__device__ __forceinline__ float merge_value(float value, float block, const BlockFactors& f) {
+    return __fmaf_rn(block, f.block, __fmul_rn(value, f.old));
+}
+/// What the finished values are multiplied by: 1 / denominator, without the keys' 2^-8.
+__device__ __forceinline__ float output_factor(float sum) {
+    return 0x1p8f / sum;
+}
+/// A weight pair as two bf16 pairs (value and remainder): 16 bits of each weight.
+__device__ __forceinline__ void split_weights(float a, float b, uint32_t& hi, uint32_t& lo) {
+    hi = cvt_bf16x2(a, b);
+    lo = cvt_bf16x2(a - bf16_value(static_cast<uint16_t>(hi)),
+                    b - bf16_value(static_cast<uint16_t>(hi >> 16)));
+}
 
 /// Looks up where list entries first .. first + kTable are: a chain of dependent loads that must
 /// not stand in every block's way.
@@ -44,6 +95,92 @@ __device__ __forceinline__ void fetch_rows(
     }
 }
 
+/// One packed row as a warp's lane holds it: dims 16 · lane .. + 15 and their scale byte.
+struct PackedRow {
+    uint4 codes;  ///< FP8: 16 codes. FP4: x and y.
+    uint32_t scale;
+};
+__device__ __forceinline__ PackedRow load_row(const uint8_t* src, bool window, int lane) {
+    PackedRow r;
+    if (window) {
+        r.codes = *reinterpret_cast<const uint4*>(src + lane * 16);
+        r.scale = src[kAttentionDim + lane / 2];
+    } else {
+        const uint2 w = *reinterpret_cast<const uint2*>(src + lane * 8);
+        r.codes = make_uint4(w.x, w.y, 0, 0);
+        r.scale = src[kAttentionDim / 2 + lane];
+    }
+    return r;
+}
+
+/// The same from global memory, on its way while other work goes on: as ordinary loads the compiler
+/// masks the scale byte right behind its load, and so waits for every row by itself.
+__device__ __forceinline__ PackedRow fetch_row(const uint8_t* src, bool window, int lane) {
+    PackedRow r;
+    r.codes = make_uint4(0, 0, 0, 0);
+    if (window) {
+        asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(r.codes.x), "=r"(r.codes.y), "=r"(r.codes.z), "=r"(r.codes.w)
+                     : "l"(src + lane * 16));
+        asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(r.scale) : "l"(src + kAttentionDim + lane / 2));
+    } else {
+        asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];"
+                     : "=r"(r.codes.x), "=r"(r.codes.y)
+                     : "l"(src + lane * 8));
+        asm volatile("ld.global.nc.u8 %0, [%1];"
+                     : "=r"(r.scale)
+                     : "l"(src + kAttentionDim / 2 + lane));
+    }
+    return r;
+}
+
+/// The lane's 16 dims as bf16 pairs.
+__device__ __forceinline__ void widen_row(const PackedRow& r, bool window, uint32_t (&pairs)[8]) {
+    if (window) {
+        const uint32_t e = r.scale;
+        const uint32_t w[4] = {r.codes.x, r.codes.y, r.codes.z, r.codes.w};
+        const uint32_t factor = e4m3_factor(max(min(e, kMaxE4m3Scale + 8), 8u) - 8);
+        uint32_t nan = e == 255 ? 0x80u : 0u;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const uint32_t odd = mul_bf16x2(e4m3_odd(w[i]), factor),
+                           even = mul_bf16x2(e4m3_even(w[i]), factor);
+            pairs[2 * i] = __byte_perm(even, odd, 0x5410);      // dims 4i, 4i + 1
+            pairs[2 * i + 1] = __byte_perm(even, odd, 0x7632);  // dims 4i + 2, 4i + 3
+            nan |= (w[i] & 0x7F7F7F7Fu) + 0x01010101u;  // bit 7 of a byte: it was 0x7F
+        }
+        nan &= 0x80808080u;
+        if (e > kMaxE4m3Scale + 8 || nan != 0) {
+            // Huge rows need a second power of two; a NaN anywhere makes the row's scores NaN, as it
+            // must.
+            const uint32_t rest =
+                nan != 0 ? 0x7FC07FC0u : bf16x2_power(127 + e - kMaxE4m3Scale - 8);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) pairs[i] = nan != 0 ? rest : mul_bf16x2(pairs[i], rest);
+        }
+        return;
+    }
+    // The E4M3 scale times 2^118 in both halves (two exact steps), which with the 2^-8 of the keys
+    // makes 2^126.
+    const uint32_t byte = r.scale;
+    const uint32_t code = byte == 0x7F ? 0x7FC07FC0u : (byte & 0x7Fu) << 4 | (byte & 0x7Fu) << 20;
+    const uint32_t factor =
+        mul_bf16x2(mul_bf16x2(code, bf16x2_power(127 + 120)), bf16x2_power(127 + 118));
+    const uint32_t w[2] = {r.codes.x, r.codes.y};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const uint32_t n0 = mul_bf16x2(e2m1_nibbles<0>(w[i]), factor),
+                       n1 = mul_bf16x2(e2m1_nibbles<1>(w[i]), factor);
+        const uint32_t n2 = mul_bf16x2(e2m1_nibbles<2>(w[i]), factor),
+                       n3 = mul_bf16x2(e2m1_nibbles<3>(w[i]), factor);
+        // Half h of nk is dim 8i + 4h + k.
+        pairs[4 * i] = __byte_perm(n0, n1, 0x5410);
+        pairs[4 * i + 1] = __byte_perm(n2, n3, 0x5410);
+        pairs[4 * i + 2] = __byte_perm(n0, n1, 0x7632);
+        pairs[4 * i + 3] = __byte_perm(n2, n3, 0x7632);
+    }
+}
+
 /// raw → bf16 keys; rows past the end become zeros (a stale NaN would survive a zero probability).
 /// `offset(row, col)` is the byte offset of a value in `keys`; eight neighbours from a multiple of
 /// eight stand together.
@@ -53,55 +190,10 @@ __device__ __forceinline__ void widen_rows(
     const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll 2
     for (int j = warp; j < kAttentionBlock; j += kAttention512Warps) {
-        const uint8_t* src = raw + j * kWindowBytes;
-        uint32_t pairs[8];  // 16 dims from lane · 16
-        if (first + j >= n) {
-#pragma unroll
-            for (int i = 0; i < 8; ++i) pairs[i] = 0;
-        } else if (first + j < list.window) {
-            const uint4 codes = *reinterpret_cast<const uint4*>(src + lane * 16);
-            const uint32_t e = src[kAttentionDim + lane / 2];
-            const uint32_t w[4] = {codes.x, codes.y, codes.z, codes.w};
-            const uint32_t factor = e4m3_factor(max(min(e, kMaxE4m3Scale + 8), 8u) - 8);
-            uint32_t nan = e == 255 ? 0xFFFFFFFFu : 0u;
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const uint32_t odd = mul_bf16x2(e4m3_odd(w[i]), factor),
-                               even = mul_bf16x2(e4m3_even(w[i]), factor);
-                pairs[2 * i] = __byte_perm(even, odd, 0x5410);      // dims 4i, 4i + 1
-                pairs[2 * i + 1] = __byte_perm(even, odd, 0x7632);  // dims 4i + 2, 4i + 3
-                nan |= __vcmpeq4(w[i] & 0x7F7F7F7Fu, 0x7F7F7F7Fu);
-            }
-            if (e > kMaxE4m3Scale + 8 || nan != 0) {
-                // Huge rows need a second power of two; a NaN anywhere makes the row's scores NaN,
-                // as it must.
-                const uint32_t rest =
-                    nan != 0 ? 0x7FC07FC0u : bf16x2_power(127 + e - kMaxE4m3Scale - 8);
-#pragma unroll
-                for (int i = 0; i < 8; ++i) pairs[i] = nan != 0 ? rest : mul_bf16x2(pairs[i], rest);
-            }
-        } else {
-            const uint2 codes = *reinterpret_cast<const uint2*>(src + lane * 8);
-            // The E4M3 scale times 2^118 in both halves (two exact steps), which with the 2^-8 of
-            // the keys makes 2^126.
-            const uint32_t byte = src[kAttentionDim / 2 + lane];
-            const uint32_t code =
-                byte == 0x7F ? 0x7FC07FC0u : (byte & 0x7Fu) << 4 | (byte & 0x7Fu) << 20;
-            const uint32_t factor =
-                mul_bf16x2(mul_bf16x2(code, bf16x2_power(127 + 120)), bf16x2_power(127 + 118));
-            const uint32_t w[2] = {codes.x, codes.y};
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const uint32_t n0 = mul_bf16x2(e2m1_nibbles<0>(w[i]), factor),
-                               n1 = mul_bf16x2(e2m1_nibbles<1>(w[i]), factor);
-                const uint32_t n2 = mul_bf16x2(e2m1_nibbles<2>(w[i]), factor),
-                               n3 = mul_bf16x2(e2m1_nibbles<3>(w[i]), factor);
-                // Half h of nk is dim 8i + 4h + k.
-                pairs[4 * i] = __byte_perm(n0, n1, 0x5410);
-                pairs[4 * i + 1] = __byte_perm(n2, n3, 0x5410);
-                pairs[4 * i + 2] = __byte_perm(n0, n1, 0x7632);
-                pairs[4 * i + 3] = __byte_perm(n2, n3, 0x7632);
-            }
+        uint32_t pairs[8] = {};
+        if (first + j < n) {
+            const bool window = first + j < list.window;
+            widen_row(load_row(raw + j * kWindowBytes, window, lane), window, pairs);
         }
         *reinterpret_cast<uint4*>(keys + offset(j, lane * 16)) =
             make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
@@ -110,8 +202,17 @@ __device__ __forceinline__ void widen_rows(
     }
 }
 
-/// Many rows: 64 heads a block on wgmma (sparse_attention_512_sm90.cu). The same bits as the kernel
-/// for few rows.
+/// Blocks computed apart (few rows): values [rows][blocks][heads][512] and m, l
+/// [rows][blocks][heads][2], in the stream's scratch.
+struct SplitBlocks {
+    float* values;
+    float2* sums;
+    int blocks;
+};
+
+/// 64 heads a block on wgmma (sparse_attention_512_sm90.cu). The same bits as the other kernel.
 void sparse_attention_512_wide(Stream& stream, const AttentionParams& p);
+/// One list block a thread block; merge_blocks() follows.
+void sparse_attention_512_split(Stream& stream, const AttentionParams& p, const SplitBlocks& split);
 
 }  // namespace deepinfer::cuda

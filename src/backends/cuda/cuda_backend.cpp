@@ -29,6 +29,8 @@ OpTable cuda_op_table() {
     t.mhc_collapse = &mhc_collapse;
     t.mhc_expand = &mhc_expand;
     t.streams_mean = &streams_mean;
+    t.mhc_step = &mhc_step;
+    t.rms_norm_q8 = &rms_norm_q8;
     t.engram_hash = &engram_hash;
     t.engram_lookup = &engram_lookup;
     t.engram_gate = &engram_gate;
@@ -52,6 +54,7 @@ OpTable cuda_op_table() {
     t.draft_attention = &draft_attention;
     t.add_rows = &add_rows;
     t.argmax_rows = &argmax_rows;
+    t.sample_rows = &sample_rows;
     return t;
 }
 

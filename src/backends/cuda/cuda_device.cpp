@@ -6,6 +6,30 @@ namespace {
 /// Scratch reserved at start; the largest op of a decode step of the released model fits.
 constexpr size_t kScratchBytes = size_t{64} << 20;
 
+/// An instantiated recording. Memory that ops own may move later; then it must not run any more.
+class CudaGraph final : public DeviceGraph {
+  public:
+    CudaGraph(cudaGraphExec_t exec, uint64_t generation) : exec_(exec), generation_(generation) {}
+    ~CudaGraph() override { cudaGraphExecDestroy(exec_); }
+    CudaGraph(const CudaGraph&) = delete;
+    CudaGraph& operator=(const CudaGraph&) = delete;
+
+    bool stale(const Stream& s) const override {
+        return static_cast<const CudaStream&>(s).memory_generation() != generation_;
+    }
+    void launch(Stream& stream) override {
+        CudaStream& s = cuda_stream(stream);
+        DI_CHECK(!stale(s));
+        if (!s.first_failure().ok()) return;
+        DI_CUDA(s, cudaGraphLaunch(exec_, s.get()), "a recorded step", "");
+        s.no_early_launch();
+    }
+
+  private:
+    cudaGraphExec_t exec_;
+    uint64_t generation_;
+};
+
 }  // namespace
 
 Result<std::unique_ptr<CudaDevice>> CudaDevice::create(int index) {
@@ -88,6 +112,43 @@ void* CudaDevice::raw_allocate(size_t bytes) {
 void CudaDevice::raw_free(void* p) {
     // Work that still uses the memory is on the step stream; freeing waits for it.
     cudaFree(p);
+}
+
+void* CudaDevice::raw_allocate_host(size_t bytes) {
+    void* p = nullptr;
+    if (cudaMallocHost(&p, bytes) != cudaSuccess) {
+        cudaGetLastError();
+        return nullptr;
+    }
+    return p;
+}
+
+void CudaDevice::raw_free_host(void* p) {
+    cudaFreeHost(p);
+}
+
+std::unique_ptr<DeviceGraph> CudaDevice::capture(Stream& stream,
+                                                 const std::function<void()>& queue) {
+    CudaStream& s = cuda_stream(stream);
+    if (!s.first_failure().ok()) return nullptr;
+    s.no_early_launch();
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    DI_CUDA(s,
+            cudaStreamBeginCapture(s.get(), cudaStreamCaptureModeThreadLocal),
+            "the start of a recording",
+            "");
+    s.begin_recording();
+    queue();
+    s.end_recording();
+    s.no_early_launch();
+    DI_CUDA(s, cudaStreamEndCapture(s.get(), &graph), "the end of a recording", "");
+    if (graph == nullptr) return nullptr;
+    if (s.first_failure().ok())
+        DI_CUDA(s, cudaGraphInstantiate(&exec, graph, 0), "a recorded step", "");
+    cudaGraphDestroy(graph);
+    if (exec == nullptr) return nullptr;
+    return std::make_unique<CudaGraph>(exec, s.memory_generation());
 }
 
 }  // namespace deepinfer::cuda

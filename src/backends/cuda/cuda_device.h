@@ -25,6 +25,10 @@ class CudaDevice final : public Device {
     size_t free_bytes() const override;
     void* raw_allocate(size_t bytes) override;
     void raw_free(void* p) override;
+    void* raw_allocate_host(size_t bytes) override;  ///< pinned
+    void raw_free_host(void* p) override;
+    bool records_graphs() const override { return true; }
+    std::unique_ptr<DeviceGraph> capture(Stream& s, const std::function<void()>& queue) override;
 
   private:
     CudaDevice() = default;

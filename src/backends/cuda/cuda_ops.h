@@ -32,6 +32,19 @@ void mhc_expand(Stream& stream,
                 const Tensor& post,
                 const Tensor& comb,
                 Tensor out);
+void mhc_step(Stream& stream,
+              const Tensor& y,
+              const Tensor& x,
+              const Tensor& post,
+              const Tensor& comb,
+              const Tensor& pre,
+              const Tensor& weight,
+              float eps,
+              Tensor out,
+              Tensor u,
+              Tensor uq);
+void rms_norm_q8(
+    Stream& stream, const Tensor& x, const Tensor& weight, float eps, Tensor out, Tensor outq);
 void streams_mean(Stream& stream, const Tensor& x, Tensor out);
 void engram_hash(Stream& stream,
                  const Tensor& ngrams,
@@ -128,6 +141,7 @@ void draft_attention(Stream& stream,
                      Tensor out);
 void add_rows(Stream& stream, const Tensor& x, Tensor out);
 void argmax_rows(Stream& stream, const Tensor& x, Tensor ids);
+void sample_rows(Stream& stream, const Tensor& logits, const Tensor& requests, Tensor choices);
 
 /// All of the above.
 OpTable cuda_op_table();

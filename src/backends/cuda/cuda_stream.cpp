@@ -23,6 +23,17 @@ Result<std::unique_ptr<CudaStream>> CudaStream::create(size_t scratch_bytes) {
         return Status(StatusCode::kUnavailable,
                       error_text(error, "cudaStreamCreateWithFlags", "the step stream", ""));
     }
+    int device = 0, major = 0, minor = 0;
+    DI_CUDA(*s, cudaGetDevice(&device), "the current device", "");
+    DI_CUDA(*s,
+            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+            "its compute capability",
+            "");
+    DI_CUDA(*s,
+            cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
+            "its compute capability",
+            "");
+    s->has_wgmma_ = major == 9 && minor == 0;
     if (s->scratch(scratch_bytes) == nullptr) return s->status_;
     s->side_.reset(new CudaStream());
     s->side_->parent_ = s.get();
@@ -42,10 +53,12 @@ Stream& CudaStream::fork() {
     DI_CUDA(*this, cudaEventRecord(forked_, stream_), "a fork", "");
     DI_CUDA(*this, cudaStreamWaitEvent(side_->stream_, forked_, 0), "a fork", "");
     side_->no_early_launch();
+    forked_open_ = true;
     return *side_;
 }
 
 void CudaStream::join() {
+    if (!std::exchange(forked_open_, false)) return;
     DI_CUDA(*this, cudaEventRecord(joined_, side_->stream_), "a join", "");
     DI_CUDA(*this, cudaStreamWaitEvent(stream_, joined_, 0), "a join", "");
     no_early_launch();
@@ -57,6 +70,7 @@ CudaStream::~CudaStream() {
         cudaStreamSynchronize(stream_);
         cudaStreamDestroy(stream_);
     }
+    if (side_ != nullptr) cudaStreamSynchronize(side_->stream_);
     side_.reset();
     if (forked_ != nullptr) cudaEventDestroy(forked_);
     if (joined_ != nullptr) cudaEventDestroy(joined_);
@@ -70,10 +84,18 @@ void CudaStream::synchronize() {
 
 void* CudaStream::scratch(size_t bytes) {
     if (bytes <= scratch_bytes_) return scratch_;
+    if (recording()) {
+        record(cudaErrorStreamCaptureUnsupported,
+               "scratch",
+               "a recording that needs more scratch memory than the step before it",
+               "(" + std::to_string(bytes) + " bytes)");
+        return nullptr;
+    }
     synchronize();
     cudaFree(scratch_);
     scratch_ = nullptr;
     scratch_bytes_ = 0;
+    ++generation_;
     const size_t want = (bytes + (size_t{1} << 20) - 1) >> 20 << 20;
     const cudaError_t error = cudaMalloc(&scratch_, want);
     if (error != cudaSuccess) {
@@ -99,7 +121,12 @@ const ExpertPointers* CudaStream::expert_table(std::span<const ExpertWeights> ex
         return table.device;
     }
     const std::string shape = "(" + std::to_string(host.size()) + " experts)";
+    if (recording()) {
+        record(cudaErrorStreamCaptureUnsupported, "expert_table", "a new table in a recording", shape);
+        return nullptr;
+    }
     synchronize();  // kernels may still read the old table
+    ++generation_;
     cudaFree(table.device);
     table.device = nullptr;
     DI_CUDA(*this,

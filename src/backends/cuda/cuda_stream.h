@@ -36,12 +36,24 @@ class CudaStream final : public Stream {
 
     void synchronize() override;
     cudaStream_t get() const { return stream_; }
+    /// The kernels of *_sm90.cu run here (compute capability 9.0).
+    bool has_wgmma() const { return parent_ != nullptr ? parent_->has_wgmma_ : has_wgmma_; }
 
     /// Scratch of one op call: at least `bytes`, 256-byte aligned, free again when the op's kernels
-    /// are done (stream order makes reuse by the next op safe). Growing waits for the stream, so a
-    /// step that is captured into a graph must have run once before. Returns nullptr (and keeps a
-    /// status) when the memory is not there.
+    /// are done (stream order makes reuse by the next op safe; the second queue has its own). Growing
+    /// waits for the stream and makes recorded graphs stale (scratch_generation), so a step that is
+    /// recorded must have run once before. Returns nullptr (and keeps a status) when the memory is
+    /// not there, or when it would have to grow in the middle of a recording.
     void* scratch(size_t bytes);
+
+    /// Changes whenever scratch or a table moves: a graph recorded before reads freed memory.
+    uint64_t memory_generation() const {
+        return generation_ + (side_ != nullptr ? side_->generation_ : 0);
+    }
+    /// Between them work is recorded (cuda_device.cpp).
+    void begin_recording() { recording_ = true; }
+    void end_recording() { recording_ = false; }
+    bool recording() const { return parent_ != nullptr ? parent_->recording() : recording_; }
 
     /// Device table of the experts' packed matrices; uploaded when the list was not seen before.
     const ExpertPointers* expert_table(std::span<const ExpertWeights> experts);
@@ -49,8 +61,8 @@ class CudaStream final : public Stream {
     /// A second queue for independent work of one op: fork() lets it start after everything queued
     /// so far, join() makes this stream wait for it. Failures are kept here. Captured graphs get a
     /// parallel branch.
-    Stream& fork();
-    void join();
+    Stream& fork() override;
+    void join() override;
 
     /// True if the next kernel may be launched before the previous one has finished (it waits by
     /// itself): not for the first after a fork, join or copy. Asking uses it up.
@@ -59,7 +71,11 @@ class CudaStream final : public Stream {
 
     /// Keeps the first failure. `what` is a kernel or a copy, `shape` its sizes.
     void record(cudaError_t error, const char* call, const char* what, const std::string& shape);
-    const Status& status() const { return parent_ != nullptr ? parent_->status() : status_; }
+    Status status() const override { return first_failure(); }
+    /// The same without a copy.
+    const Status& first_failure() const {
+        return parent_ != nullptr ? parent_->first_failure() : status_;
+    }
 
   private:
     CudaStream() = default;
@@ -72,10 +88,14 @@ class CudaStream final : public Stream {
     void* scratch_ = nullptr;
     size_t scratch_bytes_ = 0;
     std::unordered_map<const void*, Table> tables_;
-    std::unique_ptr<CudaStream> side_;  ///< made by create(); has no scratch and no side of its own
+    std::unique_ptr<CudaStream> side_;  ///< made by create(); has no side of its own
     CudaStream* parent_ = nullptr;
     cudaEvent_t forked_ = nullptr, joined_ = nullptr;
     bool early_launch_ = false;
+    bool forked_open_ = false;  ///< forked since the last join
+    bool recording_ = false;
+    bool has_wgmma_ = false;
+    uint64_t generation_ = 0;
     Status status_;
 };
 

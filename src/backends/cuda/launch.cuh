@@ -42,7 +42,7 @@ void launch_cluster(Stream& stream,
                     int cluster,
                     Args... args) {
     CudaStream& s = cuda_stream(stream);
-    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || !s.status().ok()) return;
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || !s.first_failure().ok()) return;
     if (smem > 48 * 1024) {
         DI_CUDA(s,
                 cudaFuncSetAttribute(

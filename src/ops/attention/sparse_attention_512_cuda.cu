@@ -1,11 +1,11 @@
-// Sparse attention for head_dim 512 and few rows on the tensor cores (mma): a block owns a row and
-// 16 heads.
+// Sparse attention for head_dim 512 on plain tensor cores (mma), for few heads and for chips without
+// wgmma: a block owns a row and 16 heads. And the merge of blocks that were computed apart.
 //
 // Per 64 list entries: packed rows arrive by cp.async one block ahead, are widened to bf16 in
-// shared memory (K and V are the same rows), scores = Q · K^T, softmax step in fp32 with the heads'
-// maximum and sum, O += P · V with O in registers. P enters the product as two bf16 parts (value
-// and remainder), so probabilities keep 16 bits, as the contract's unrounded ones need.
-// sparse_attention_512_sm90.cu takes many rows; a head's sums are the same in both.
+// shared memory (K and V are the same rows), scores = Q · K^T, weights in fp32, values = weights · V,
+// merged into O in registers. Weights enter the product as two bf16 parts (value and remainder), so
+// they keep 16 bits, as the contract's unrounded ones need. The rule of the sums is in
+// attention_512.cuh; sparse_attention_512_sm90.cu follows it too.
 #include "backends/cuda/attention_512.cuh"
 #include "backends/cuda/launch.cuh"
 
@@ -18,9 +18,8 @@ constexpr int kDim = kAttentionDim;
 constexpr int kBlock = kAttentionBlock;
 constexpr int kPitch =
     kDim + 8;  ///< bf16 row pitch: eight rows of a matrix fall into different banks
-/// From here on blocks of 64 heads keep the chip busy; below, four blocks a row (each widens the
-/// rows for itself).
-constexpr int kWideRows = 100;
+/// Up to here a row's blocks are spread over the chip.
+constexpr int kSplitRows = 24;
 constexpr int kScorePitch = kBlock + 4;
 constexpr int kProbPitch = kBlock + 8;
 
@@ -35,7 +34,7 @@ struct Layout {
                          kProbBytes = 2 * kHeads * kProbPitch * 2;
     static constexpr int kFactors = kScores + (kScoreBytes > kProbBytes ? kScoreBytes : kProbBytes);
     static constexpr int kPointers =
-        kFactors + kHeads * 4;  ///< packed rows of the next kTable list entries
+        kFactors + kHeads * 8;  ///< packed rows of the next kTable list entries
     static constexpr int kTotal = kPointers + kTable * 8;
 };
 
@@ -55,7 +54,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     auto* scores = reinterpret_cast<float*>(shared + L::kScores);
     auto* prob_hi = reinterpret_cast<uint16_t*>(shared + L::kScores);
     uint16_t* prob_lo = prob_hi + L::kHeads * kProbPitch;
-    auto* factors = reinterpret_cast<float*>(shared + L::kFactors);
+    auto* factors = reinterpret_cast<float2*>(shared + L::kFactors);
     const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) / 32;
     const int t = static_cast<int>(blockIdx.x), head0 = static_cast<int>(blockIdx.y) * L::kHeads;
     constexpr int kColumns =
@@ -82,13 +81,10 @@ __global__ void __launch_bounds__(kThreads, 1)
         *reinterpret_cast<uint4*>(query + h * kPitch + c) = v;
     }
 
-    // Softmax state: thread group of kGroup lanes owns a head; all its lanes hold the same top and
-    // sum.
-    constexpr int kGroup = kThreads / L::kHeads < 16 ? kThreads / L::kHeads : 16,
-                  kMine = kBlock / kGroup;
-    const bool softens = static_cast<int>(threadIdx.x) < L::kHeads * kGroup;
-    const int soft_head = softens ? static_cast<int>(threadIdx.x) / kGroup : 0;
-    const int soft_first = static_cast<int>(threadIdx.x) % kGroup * kMine;
+    // Four lanes own a head; all of them hold the same top and sum.
+    const bool softens = static_cast<int>(threadIdx.x) < L::kHeads * 4;
+    const int soft_head = softens ? static_cast<int>(threadIdx.x) / 4 : 0,
+              soft_lane = static_cast<int>(threadIdx.x) % 4;
     const float scale = p.scale * 256.0f;
     float top = head0 + soft_head < p.heads ? p.sink[head0 + soft_head] : 0.0f;
     float sum = 1.0f;
@@ -149,54 +145,35 @@ __global__ void __launch_bounds__(kThreads, 1)
         }
         __syncthreads();
 
-        float w[kMine];
-        float new_top = top;
+        float w[16];
+        if (softens) {
 #pragma unroll
-        for (int i = 0; i < kMine; ++i) {
-            w[i] = first + soft_first + i < n ? scores[soft_head * kScorePitch + soft_first + i]
-                                              : -INFINITY;
-            new_top = fmaxf(new_top, w[i]);
+            for (int j = 0; j < 8; ++j) {
+                const int at = 8 * j + 2 * soft_lane;
+                const float2 v =
+                    *reinterpret_cast<const float2*>(scores + soft_head * kScorePitch + at);
+                w[2 * j] = first + at < n ? v.x : -INFINITY;
+                w[2 * j + 1] = first + at + 1 < n ? v.y : -INFINITY;
+            }
+            float m;
+            const float l = block_weights(w, m);
+            const BlockFactors f = merge_block(m, l, top, sum);
+            if (soft_lane == 0) factors[soft_head] = make_float2(f.old, f.block);
         }
-        new_top = group_max<kGroup>(new_top);
-        const float shrink = __expf(top - new_top);
-        float quads[kMine / 4];
+        __syncthreads();  // all scores are read: their memory becomes the weights
+        if (softens) {
 #pragma unroll
-        for (int i = 0; i < kMine; i += 4) {
-#pragma unroll
-            for (int j = 0; j < 4; ++j) w[i + j] = __expf(w[i + j] - new_top);
-            quads[i / 4] = ((w[i] + w[i + 1]) + w[i + 2]) + w[i + 3];
-        }
-#pragma unroll
-        for (int d = 1; d < kMine / 4; d *= 2) {
-#pragma unroll
-            for (int i = 0; i < kMine / 4; i += 2 * d) quads[i] += quads[i + d];
-        }
-        float part = quads[0];
-#pragma unroll
-        for (int d = 1; d < kGroup; d *= 2) part += __shfl_xor_sync(0xFFFFFFFFu, part, d);
-        sum = sum * shrink + part;
-        top = new_top;
-        if (softens && threadIdx.x % kGroup == 0) factors[soft_head] = shrink;
-        __syncthreads();  // all scores are read: their memory becomes the probabilities
-#pragma unroll
-        for (int i = 0; i < kMine; i += 2) {
-            if (!softens) break;
-            const uint32_t hi = cvt_bf16x2(w[i], w[i + 1]);
-            const uint32_t lo = cvt_bf16x2(w[i] - bf16_value(static_cast<uint16_t>(hi)),
-                                           w[i + 1] - bf16_value(static_cast<uint16_t>(hi >> 16)));
-            *reinterpret_cast<uint32_t*>(prob_hi + soft_head * kProbPitch + soft_first + i) = hi;
-            *reinterpret_cast<uint32_t*>(prob_lo + soft_head * kProbPitch + soft_first + i) = lo;
+            for (int j = 0; j < 8; ++j) {
+                uint32_t hi, lo;
+                split_weights(w[2 * j], w[2 * j + 1], hi, lo);
+                const int at = soft_head * kProbPitch + 8 * j + 2 * soft_lane;
+                *reinterpret_cast<uint32_t*>(prob_hi + at) = hi;
+                *reinterpret_cast<uint32_t*>(prob_lo + at) = lo;
+            }
         }
         __syncthreads();
 
-        const float f0 = factors[mg * 16 + lane / 4], f1 = factors[mg * 16 + lane / 4 + 8];
-#pragma unroll
-        for (int i = 0; i < kValueTiles; ++i) {
-            out[i][0] *= f0;
-            out[i][1] *= f0;
-            out[i][2] *= f1;
-            out[i][3] *= f1;
-        }
+        float values[kValueTiles][4] = {};
 #pragma unroll
         for (int k = 0; k < kBlock; k += 16) {
             uint32_t hi[4], lo[4];
@@ -212,41 +189,91 @@ __global__ void __launch_bounds__(kThreads, 1)
                 ldmatrix_x4_trans(b,
                                   shared_address(keys + (k + lane % 16) * kPitch +
                                                  (ng * kValueTiles + i) * 8 + lane / 16 * 8));
-                mma_m16n8k16(out[i], hi, b[0], b[1]);
-                mma_m16n8k16(out[i], lo, b[0], b[1]);
-                mma_m16n8k16(out[i + 1], hi, b[2], b[3]);
-                mma_m16n8k16(out[i + 1], lo, b[2], b[3]);
+                mma_m16n8k16(values[i], hi, b[0], b[1]);
+                mma_m16n8k16(values[i], lo, b[0], b[1]);
+                mma_m16n8k16(values[i + 1], hi, b[2], b[3]);
+                mma_m16n8k16(values[i + 1], lo, b[2], b[3]);
+            }
+        }
+        const float2 f0 = factors[mg * 16 + lane / 4], f1 = factors[mg * 16 + lane / 4 + 8];
+#pragma unroll
+        for (int i = 0; i < kValueTiles; ++i) {
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                out[i][j] = merge_value(
+                    out[i][j], values[i][j], j < 2 ? BlockFactors{f0.x, f0.y} : BlockFactors{f1.x, f1.y});
             }
         }
     }
 
     __syncthreads();
-    if (softens && threadIdx.x % kGroup == 0) factors[soft_head] = sum;
+    if (softens && soft_lane == 0) factors[soft_head] = make_float2(output_factor(sum), 0.0f);
     __syncthreads();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int h = mg * 16 + lane / 4 + half * 8;
         if (head0 + h >= p.heads) continue;
-        const float total = factors[h] * 0x1p-8f;  // the keys' 2^-8
+        const float factor = factors[h].x;
         uint16_t* dst = p.out + t * p.out_stride + static_cast<int64_t>(head0 + h) * kDim +
                         ng * kValueTiles * 8 + lane % 4 * 2;
 #pragma unroll
         for (int i = 0; i < kValueTiles; ++i) {
             *reinterpret_cast<uint32_t*>(dst + i * 8) =
-                cvt_bf16x2(out[i][2 * half] / total, out[i][2 * half + 1] / total);
+                cvt_bf16x2(out[i][2 * half] * factor, out[i][2 * half + 1] * factor);
         }
     }
 }
 
-template <int MT>
-void run(Stream& stream, const AttentionParams& p) {
+/// A head of a row: its blocks in list order.
+__global__ void __launch_bounds__(kDim / 4)
+    merge_kernel(const __grid_constant__ AttentionParams p, const __grid_constant__ SplitBlocks s) {
+    begin_kernel();
+    const int t = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
+    const KeyList list(p, t);
+    const int blocks = (list.size_of_block(p, t) + kBlock - 1) / kBlock;
+    const int64_t first = (static_cast<int64_t>(t) * s.blocks) * p.heads + head;
+    const int dim = static_cast<int>(threadIdx.x) * 4;
+    float top = p.sink[head], sum = 1.0f;
+    float4 out = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 5
+    for (int b = 0; b < blocks; ++b) {
+        const int64_t at = first + static_cast<int64_t>(b) * p.heads;
+        const float2 ml = s.sums[at];
+        const float4 v = *reinterpret_cast<const float4*>(s.values + at * kDim + dim);
+        const BlockFactors f = merge_block(ml.x, ml.y, top, sum);
+        out.x = merge_value(out.x, v.x, f);
+        out.y = merge_value(out.y, v.y, f);
+        out.z = merge_value(out.z, v.z, f);
+        out.w = merge_value(out.w, v.w, f);
+    }
+    const float factor = output_factor(sum);
+    uint2 r;
+    r.x = cvt_bf16x2(out.x * factor, out.y * factor);
+    r.y = cvt_bf16x2(out.z * factor, out.w * factor);
+    *reinterpret_cast<uint2*>(p.out + t * p.out_stride + static_cast<int64_t>(head) * kDim + dim) = r;
+}
+
+void split_and_merge(Stream& stream, const AttentionParams& p) {
+    // A draft's list holds the rows of its block too; every row of the call bounds them.
+    const int64_t longest = p.window + p.list_len + (p.draft ? p.num_rows : 0);
+    SplitBlocks s{};
+    s.blocks = static_cast<int>((longest + kBlock - 1) / kBlock);
+    const size_t heads = static_cast<size_t>(p.num_rows) * static_cast<size_t>(s.blocks) *
+                         static_cast<size_t>(p.heads);
+    auto* scratch = static_cast<uint8_t*>(
+        cuda_stream(stream).scratch(heads * (kDim * sizeof(float) + sizeof(float2))));
+    if (scratch == nullptr) return;
+    s.values = reinterpret_cast<float*>(scratch);
+    s.sums = reinterpret_cast<float2*>(scratch + heads * kDim * sizeof(float));
+    sparse_attention_512_split(stream, p, s);
     launch(stream,
-           "sparse_attention_512",
-           attention_512_kernel<MT>,
-           dim3(static_cast<unsigned>(p.num_rows), div_up(p.heads, 16 * MT)),
-           dim3(kThreads),
-           Layout<MT>::kTotal,
-           p);
+           "sparse_attention_merge",
+           merge_kernel,
+           dim3(static_cast<unsigned>(p.num_rows), static_cast<unsigned>(p.heads)),
+           dim3(kDim / 4),
+           0,
+           p,
+           s);
 }
 
 bool aligned(const void* p, int64_t stride_bytes) {
@@ -262,8 +289,17 @@ bool sparse_attention_512_takes(const AttentionParams& p) {
 }
 
 void sparse_attention_512(Stream& stream, const AttentionParams& p) {
-    if (p.num_rows >= kWideRows && p.heads > 16) return sparse_attention_512_wide(stream, p);
-    run<1>(stream, p);
+    if (p.heads > 16 && cuda_stream(stream).has_wgmma()) {
+        if (p.num_rows <= kSplitRows) return split_and_merge(stream, p);
+        return sparse_attention_512_wide(stream, p);
+    }
+    launch(stream,
+           "sparse_attention_512",
+           attention_512_kernel<1>,
+           dim3(static_cast<unsigned>(p.num_rows), div_up(p.heads, 16)),
+           dim3(kThreads),
+           Layout<1>::kTotal,
+           p);
 }
 
 }  // namespace deepinfer::cuda

@@ -1,16 +1,17 @@
-// Sparse attention for head_dim 512 on Hopper's wgmma. docs/kernels/cuda_sparse_attention.md has
-// the sums.
+// Sparse attention for head_dim 512 on Hopper's wgmma. docs/kernels/cuda_sparse_attention.md has the
+// sums and the schedule.
 //
-// A block owns a row and up to 64 heads. Per 64 list entries: packed rows arrive by cp.async one
-// block ahead, are widened to bf16 in shared memory (K and V are the same rows), scores = Q · K^T
-// (each of four warpgroups 16 keys), softmax step in fp32 with the heads' maximum and sum, O += P ·
-// V (each warpgroup 128 dims, O in registers). P enters the product as two bf16 parts (value and
-// remainder), so probabilities keep 16 bits, as the contract's unrounded ones need.
+// A thread block owns a row and 64 heads; four warpgroups with three jobs:
 //
-// For many rows; sparse_attention_512_cuda.cu takes few. A head's sums are the same in both: scores
-// walk the dims in steps of 16, the denominator adds 16 partial sums of four neighbours in one
-// tree, values walk the entries in steps of 16, first part of P before the second
-// (CacheGpu.AttentionRowIgnoresItsBatch compares the bits).
+//   producers  gather the packed rows of a list block into registers, widen them to bf16 and write
+//              them to one of two key buffers (K and V are the same rows)
+//   first      scores = Q · K^T, weights in registers, which go to the other consumer through shared
+//              memory; values of dims 0 .. 255
+//   second     values of dims 256 .. 511
+//
+// Values of a block are summed from zero, 32 dims at a time, and merged into the registers that hold
+// the output: the rule of attention_512.cuh. With few rows a thread block takes one list block alone
+// and leaves its values to merge_kernel (sparse_attention_512_cuda.cu).
 #include "backends/cuda/attention_512.cuh"
 #include "backends/cuda/launch.cuh"
 #include "backends/cuda/sm90/wgmma.cuh"
@@ -18,243 +19,390 @@
 namespace deepinfer::cuda {
 namespace {
 
-constexpr int kThreads = kAttention512Threads;
+constexpr int kThreads = 512;
 constexpr int kDim = kAttentionDim;
 constexpr int kBlock = kAttentionBlock;
 constexpr int kSubtile = 64 * 128;  ///< bytes of 64 rows × 64 values in the 128-byte swizzle
-constexpr int kScorePitch = kBlock + 4;
+constexpr int kTile = 8 * kSubtile;
+// The block starts with 512 · 128 registers and cannot have more.
+constexpr int kConsumerRegisters = 192, kProducerRegisters = 64;
+static_assert(256 * (kConsumerRegisters + kProducerRegisters) <= kThreads * 128);
+constexpr int kProducerRows = kBlock / 8;  ///< of a block, for each of the eight producer warps
+constexpr int kBatch = 2;  ///< rows a producer warp has under way beside those that it widens
 
-template <int MT>
-struct Layout {
-    static constexpr int kHeads = 16 * MT;  ///< live ones; operands are 64 tall
-    static constexpr int kQuery = 0;
-    static constexpr int kKeys = kQuery + 8 * kSubtile;
-    static constexpr int kScores =
-        kKeys + 8 * kSubtile;  ///< fp32 scores, overlaid by both parts of the probabilities
-    static constexpr int kRaw = kScores + 64 * kScorePitch * 4;
-    static constexpr int kFactors = kRaw + 2 * kBlock * kWindowBytes;
-    static constexpr int kPointers =
-        kFactors + 64 * 4;  ///< packed rows of the next kTable list entries
-    static constexpr int kTotal = kPointers + kTable * 8 + 1024;  ///< room to align
-};
-static_assert(2 * kSubtile <= 64 * kScorePitch * 4, "probabilities must fit over the scores");
+// Shared memory, from a multiple of 1024.
+constexpr int kQuery = 0, kKeys = kTile;
+constexpr int kWeightWords = 36;  ///< a thread's weights as operands (32), then two pairs of factors
+constexpr int kWeights = kKeys + 2 * kTile;
+constexpr int kBarriers = kWeights + 128 * kWeightWords * 4;
+constexpr int kSharedBytes = kBarriers + 4 * 8 + 1024;
+
+// Named barriers between the consumers (0 is __syncthreads).
+constexpr int kWeightsReady = 1, kWeightsTaken = 2;
 
 /// Byte offset of value `col` of row `row` in the swizzled layout (64 columns a subtile).
 __device__ __forceinline__ int swizzled(int row, int col) {
     return col / 64 * kSubtile + row * 128 + ((col % 64 / 8 ^ (row & 7)) << 4) + col % 8 * 2;
 }
 
-template <int MT>
-__global__ void __launch_bounds__(kThreads, 1)
-    attention_512_wide_kernel(const __grid_constant__ AttentionParams p) {
-    begin_kernel();
-    using L = Layout<MT>;
-    extern __shared__ uint8_t unaligned[];
-    uint8_t* shared = unaligned + ((1024u - (shared_address(unaligned) & 1023u)) & 1023u);
-    auto* scores = reinterpret_cast<float*>(shared + L::kScores);
-    uint8_t* prob_hi = shared + L::kScores;
-    uint8_t* prob_lo = prob_hi + kSubtile;
-    auto* factors = reinterpret_cast<float*>(shared + L::kFactors);
-    auto** table = reinterpret_cast<const uint8_t**>(shared + L::kPointers);
-    const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) / 32;
-    const int group = warp / 4;  // warpgroup: 16 keys of the scores, 128 dims of the output
-    const int row0 =
-        warp % 4 * 16 + lane / 4;  // first of this thread's two heads in an accumulator
-    const int t = static_cast<int>(blockIdx.x), head0 = static_cast<int>(blockIdx.y) * L::kHeads;
-
-    const KeyList list(p, t);
-    const int n = list.size_of_block(p, t);
-    look_up_rows(p, list, t, n, 0, table);
-    __syncthreads();
-    fetch_rows(list, n, 0, table, shared + L::kRaw);
-    cp_async_commit();
-    for (int i = static_cast<int>(threadIdx.x); i < 64 * (kDim / 8); i += kThreads) {
-        const int h = i / (kDim / 8), c = i % (kDim / 8) * 8;
-        uint4 v = make_uint4(0, 0, 0, 0);
-        if (h < L::kHeads && head0 + h < p.heads) {
-            v = *reinterpret_cast<const uint4*>(p.q + t * p.q_stride +
-                                                static_cast<int64_t>(head0 + h) * kDim + c);
-        }
-        *reinterpret_cast<uint4*>(shared + L::kQuery + swizzled(h, c)) = v;
+/// A key buffer is full when eight producer warps have said so, empty when both consumers have.
+struct Pipeline {
+    uint32_t barriers;
+    __device__ explicit Pipeline(uint8_t* shared) : barriers(shared_address(shared + kBarriers)) {}
+    __device__ __forceinline__ uint32_t full(int buffer) const {
+        return barriers + static_cast<uint32_t>(buffer * 8);
     }
+    __device__ __forceinline__ uint32_t empty(int buffer) const { return full(buffer) + 16; }
+};
 
-    // Softmax state: kGroup lanes own a head; all of them hold the same top and sum.
-    constexpr int kGroup = kThreads / L::kHeads < 16 ? kThreads / L::kHeads : 16,
-                  kMine = kBlock / kGroup;
-    const bool softens = static_cast<int>(threadIdx.x) < L::kHeads * kGroup;
-    const int soft_head = softens ? static_cast<int>(threadIdx.x) / kGroup : 0;
-    const int soft_first = static_cast<int>(threadIdx.x) % kGroup * kMine;
-    const float scale = p.scale * 256.0f;
-    float top = head0 + soft_head < p.heads ? p.sink[head0 + soft_head] : 0.0f;
-    float sum = 1.0f;
-    float out[2][32];
-#pragma unroll
-    for (int i = 0; i < 32; ++i) out[0][i] = out[1][i] = 0.0f;
-    if (threadIdx.x < 64) factors[threadIdx.x] = 1.0f;  // heads that do not exist keep it
+/// A producer warp's rows of one list block: lane i < kProducerRows knows where row i is; which rows
+/// exist and which are window rows, bit by bit.
+struct WarpRows {
+    const uint8_t* row = nullptr;
+    uint32_t live = 0, window = 0;
+};
 
-    const uint64_t query = swizzled_descriptor(shared_address(shared + L::kQuery));
-    const uint64_t keys = swizzled_descriptor(shared_address(shared + L::kKeys));
-    const uint64_t hi = swizzled_descriptor(shared_address(prob_hi)),
-                   lo = swizzled_descriptor(shared_address(prob_lo));
-
-    for (int first = 0, stage = 0; first < n; first += kBlock, stage ^= 1) {
-        cp_async_wait<0>();
-        __syncthreads();  // raw rows are here; the last block's values have been used
-        widen_rows(list,
-                   n,
-                   first,
-                   shared + L::kRaw + stage * kBlock * kWindowBytes,
-                   shared + L::kKeys,
-                   swizzled);
-        const int next = first + kBlock;
-        if (next < n) {
-            if (next % kTable == 0) {
-                __syncthreads();  // everybody has fetched from the old table
-                look_up_rows(p, list, t, n, next, table);
-                __syncthreads();
-            }
-            fetch_rows(
-                list, n, next, table, shared + L::kRaw + (stage ^ 1) * kBlock * kWindowBytes);
-        }
-        cp_async_commit();
-        fence_proxy_async();
-        __syncthreads();
-
-        float s[8];
-        wgmma_fence();
-#pragma unroll
-        for (int k = 0; k < kDim / 16; ++k) {
-            const uint64_t at = static_cast<uint64_t>((k / 4 * kSubtile + k % 4 * 32) >> 4);
-            wgmma_m64n16_shared(s,
-                                query + at,
-                                keys + at + static_cast<uint64_t>(group * 16 * 128 >> 4),
-                                k > 0 ? 1 : 0);
-        }
-        wgmma_commit();
-        wgmma_wait<0>();
-        hold_registers(s);
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-            float* at = scores + row0 * kScorePitch + group * 16 + j * 8 + lane % 4 * 2;
-            *reinterpret_cast<float2*>(at) = make_float2(s[4 * j] * scale, s[4 * j + 1] * scale);
-            *reinterpret_cast<float2*>(at + 8 * kScorePitch) =
-                make_float2(s[4 * j + 2] * scale, s[4 * j + 3] * scale);
-        }
-        __syncthreads();
-
-        float w[kMine];
-        float new_top = top;
-#pragma unroll
-        for (int i = 0; i < kMine; ++i) {
-            w[i] = first + soft_first + i < n ? scores[soft_head * kScorePitch + soft_first + i]
-                                              : -INFINITY;
-            new_top = fmaxf(new_top, w[i]);
-        }
-        new_top = group_max<kGroup>(new_top);
-        const float shrink = __expf(top - new_top);
-        float quads[kMine / 4];
-#pragma unroll
-        for (int i = 0; i < kMine; i += 4) {
-#pragma unroll
-            for (int j = 0; j < 4; ++j) w[i + j] = __expf(w[i + j] - new_top);
-            quads[i / 4] = ((w[i] + w[i + 1]) + w[i + 2]) + w[i + 3];
-        }
-#pragma unroll
-        for (int d = 1; d < kMine / 4; d *= 2) {
-#pragma unroll
-            for (int i = 0; i < kMine / 4; i += 2 * d) quads[i] += quads[i + d];
-        }
-        float part = quads[0];
-#pragma unroll
-        for (int d = 1; d < kGroup; d *= 2) part += __shfl_xor_sync(0xFFFFFFFFu, part, d);
-        sum = sum * shrink + part;
-        top = new_top;
-        if (softens && threadIdx.x % kGroup == 0) factors[soft_head] = shrink;
-        __syncthreads();  // all scores are read: their memory becomes the probabilities
-        if (softens) {
-#pragma unroll
-            for (int i = 0; i < kMine; i += 2) {
-                const uint32_t big = cvt_bf16x2(w[i], w[i + 1]);
-                const uint32_t rest =
-                    cvt_bf16x2(w[i] - bf16_value(static_cast<uint16_t>(big)),
-                               w[i + 1] - bf16_value(static_cast<uint16_t>(big >> 16)));
-                const int at = swizzled(soft_head, soft_first + i);
-                *reinterpret_cast<uint32_t*>(prob_hi + at) = big;
-                *reinterpret_cast<uint32_t*>(prob_lo + at) = rest;
-            }
-        }
-        const float f0 = factors[row0], f1 = factors[row0 + 8];
-#pragma unroll
-        for (int i = 0; i < 32; i += 4) {
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                out[half][i] *= f0;
-                out[half][i + 1] *= f0;
-                out[half][i + 2] *= f1;
-                out[half][i + 3] *= f1;
-            }
-        }
-        fence_proxy_async();
-        __syncthreads();
-
-        hold_registers(out[0]);
-        hold_registers(out[1]);
-        wgmma_fence();
-#pragma unroll
-        for (int k = 0; k < kBlock / 16; ++k) {
-            const uint64_t a = static_cast<uint64_t>(k * 32 >> 4),
-                           b = static_cast<uint64_t>(k * 16 * 128 >> 4);
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const uint64_t values =
-                    keys + static_cast<uint64_t>((group * 2 + half) * kSubtile >> 4) + b;
-                wgmma_m64n64_shared_transposed(out[half], hi + a, values, 1);
-                wgmma_m64n64_shared_transposed(out[half], lo + a, values, 1);
-            }
-        }
-        wgmma_commit();
-        wgmma_wait<0>();
-        hold_registers(out[0]);
-        hold_registers(out[1]);
+__device__ __forceinline__ WarpRows look_up(
+    const AttentionParams& p, const KeyList& list, int t, int n, int block, int warp) {
+    const int lane = static_cast<int>(threadIdx.x) & 31,
+              j = block * kBlock + warp * kProducerRows + lane;
+    const bool live = lane < kProducerRows && j < n, window = live && j < list.window;
+    WarpRows r;
+    if (live) {
+        r.row = list.row(p, t, j);
+        for (int at = 0; at < (window ? kWindowBytes : kEntryBytes); at += 128)
+            prefetch_l2(r.row + at);
     }
+    r.live = __ballot_sync(0xFFFFFFFFu, live);
+    r.window = __ballot_sync(0xFFFFFFFFu, window);
+    return r;
+}
 
-    __syncthreads();
-    if (softens && threadIdx.x % kGroup == 0) factors[soft_head] = sum;
-    __syncthreads();
+__device__ __forceinline__ void fetch_batch(PackedRow (&into)[kBatch], const WarpRows& rows, int batch) {
+    const int lane = static_cast<int>(threadIdx.x) & 31;
 #pragma unroll
-    for (int low = 0; low < 2; ++low) {
-        const int h = row0 + low * 8;
-        if (h >= L::kHeads || head0 + h >= p.heads) continue;
-        const float total = factors[h] * 0x1p-8f;  // the keys' 2^-8
-        uint16_t* dst = p.out + t * p.out_stride + static_cast<int64_t>(head0 + h) * kDim +
-                        group * 128 + lane % 4 * 2;
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-#pragma unroll
-            for (int j = 0; j < 8; ++j) {
-                *reinterpret_cast<uint32_t*>(dst + half * 64 + j * 8) = cvt_bf16x2(
-                    out[half][4 * j + 2 * low] / total, out[half][4 * j + 2 * low + 1] / total);
-            }
-        }
+    for (int r = 0; r < kBatch; ++r) {
+        const int i = batch * kBatch + r;
+        const auto address =
+            __shfl_sync(0xFFFFFFFFu, reinterpret_cast<unsigned long long>(rows.row), i);
+        if ((rows.live >> i & 1u) != 0)
+            into[r] = fetch_row(
+                reinterpret_cast<const uint8_t*>(address), (rows.window >> i & 1u) != 0, lane);
     }
 }
 
-template <int MT>
-void run(Stream& stream, const AttentionParams& p) {
-    launch(stream,
-           "sparse_attention_512_wide",
-           attention_512_wide_kernel<MT>,
-           dim3(static_cast<unsigned>(p.num_rows), div_up(p.heads, 16 * MT)),
-           dim3(kThreads),
-           Layout<MT>::kTotal,
-           p);
+__device__ __forceinline__ void produce(const AttentionParams& p,
+                                        const KeyList& list,
+                                        int t,
+                                        int n,
+                                        int first_block,
+                                        int num_blocks,
+                                        uint8_t* shared,
+                                        const Pipeline& pipe) {
+    const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) / 32 % 8;
+    constexpr int kBatches = kProducerRows / kBatch;
+    WarpRows mine = look_up(p, list, t, n, first_block, warp), ahead;
+    if (num_blocks > 1) ahead = look_up(p, list, t, n, first_block + 1, warp);
+    PackedRow rows[2][kBatch] = {};
+    fetch_batch(rows[0], mine, 0);
+    // Row 8 warp + x stands at x · 128 with its eight 16-byte pieces permuted by x.
+    uint8_t* const base = shared + kKeys + lane / 4 * kSubtile + warp * kProducerRows * 128;
+    const int piece = lane % 4 * 2;
+    for (int i = 0; i < num_blocks; ++i) {
+        const int buffer = i & 1;
+        uint8_t* keys = base + buffer * kTile;
+        if (i >= 2) mbarrier_wait(pipe.empty(buffer), (i / 2 - 1) & 1);
+#pragma unroll
+        for (int batch = 0; batch < kBatches; ++batch) {
+            PackedRow(&current)[kBatch] = rows[batch & 1];
+            PackedRow(&next)[kBatch] = rows[(batch + 1) & 1];
+            if (batch + 1 < kBatches)
+                fetch_batch(next, mine, batch + 1);
+            else if (i + 1 < num_blocks)
+                fetch_batch(next, ahead, 0);
+#pragma unroll
+            for (int r = 0; r < kBatch; ++r) {
+                const int x = batch * kBatch + r;
+                uint32_t pairs[8] = {};  // rows past the end: zeros
+                if ((mine.live >> x & 1u) != 0)
+                    widen_row(current[r], (mine.window >> x & 1u) != 0, pairs);
+                uint8_t* to = keys + x * 128;
+                *reinterpret_cast<uint4*>(to + ((piece ^ x) << 4)) =
+                    make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+                *reinterpret_cast<uint4*>(to + ((piece ^ x ^ 1) << 4)) =
+                    make_uint4(pairs[4], pairs[5], pairs[6], pairs[7]);
+            }
+        }
+        fence_proxy_async();
+        __syncwarp();
+        if (lane == 0) mbarrier_arrive(pipe.full(buffer));
+        mine = ahead;
+        if (i + 2 < num_blocks) ahead = look_up(p, list, t, n, first_block + i + 2, warp);
+    }
+}
+static_assert(kProducerRows == 8, "a row's place among eight permutes its pieces");
+
+/// A consumer thread's weights: operands of the four k16 steps, both parts, and the factors of its two
+/// heads.
+struct Weights {
+    uint32_t hi[4][4], lo[4][4];
+    BlockFactors factors[2];
+};
+
+/// A head's share of the operands: pairs of words (k16 step k: words half and half + 2), high parts,
+/// low parts, then its factors. A warp's lanes are neighbours.
+__device__ __forceinline__ uint2* exchange(uint8_t* shared, int half) {
+    return reinterpret_cast<uint2*>(shared + kWeights) + half * 9 * 128 + threadIdx.x % 128;
+}
+__device__ __forceinline__ void take_over(Weights& w, uint8_t* shared) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const uint2* from = exchange(shared, half);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            const uint2 hi = from[k * 128], lo = from[(4 + k) * 128];
+            w.hi[k][half] = hi.x;
+            w.hi[k][half + 2] = hi.y;
+            w.lo[k][half] = lo.x;
+            w.lo[k][half + 2] = lo.y;
+        }
+        const uint2 f = from[8 * 128];
+        w.factors[half] = {__uint_as_float(f.x), __uint_as_float(f.y)};
+    }
+}
+
+/// Scores of a block and what follows from them, in the first consumer; the weights go to `shared`
+/// head by head, so that few of them are in registers. top, sum: of the thread's two heads.
+__device__ __forceinline__ void score_block(uint8_t* shared,
+                                            bool first,
+                                            uint64_t query,
+                                            uint64_t keys,
+                                            float scale,
+                                            int valid,
+                                            float (&top)[2],
+                                            float (&sum)[2],
+                                            float2 (&block)[2]) {
+    const int lane = static_cast<int>(threadIdx.x) & 31;
+    float s[32];
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k) {
+        const uint64_t at = static_cast<uint64_t>((k / 4 * kSubtile + k % 4 * 32) >> 4);
+        wgmma_m64n64_shared(s, query + at, keys + at, k > 0 ? 1 : 0);
+    }
+    wgmma_commit();
+    wgmma_wait<0>();
+    hold_registers(s);
+    if (!first) bar_sync<kWeightsTaken, 256>();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        uint2* to = exchange(shared, half);
+        float w[16];
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                w[2 * j + i] = 8 * j + lane % 4 * 2 + i < valid
+                                   ? __fmul_rn(s[4 * j + 2 * half + i], scale)
+                                   : -INFINITY;
+            }
+        }
+        float m;
+        const float l = block_weights(w, m);
+        block[half] = make_float2(m, l);
+        const BlockFactors f = merge_block(m, l, top[half], sum[half]);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            uint2 hi, lo;
+            split_weights(w[4 * k], w[4 * k + 1], hi.x, lo.x);
+            split_weights(w[4 * k + 2], w[4 * k + 3], hi.y, lo.y);
+            to[k * 128] = hi;
+            to[(4 + k) * 128] = lo;
+        }
+        to[8 * 128] = make_uint2(__float_as_uint(f.old), __float_as_uint(f.block));
+    }
+}
+
+/// Values of 32 dims of one block, from zero.
+__device__ __forceinline__ void multiply_values(float (&values)[16], const Weights& w, uint64_t keys) {
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+        const uint64_t b = keys + static_cast<uint64_t>(k * 16 * 128 >> 4);
+        wgmma_m64n32_transposed(values, w.hi[k], b, k > 0 ? 1 : 0);
+        wgmma_m64n32_transposed(values, w.lo[k], b, 1);
+    }
+    wgmma_commit();
+    wgmma_wait<0>();
+    hold_registers(values);
+}
+
+template <bool kSplit>
+__global__ void __launch_bounds__(kThreads, 1)
+    attention_512_wide_kernel(const __grid_constant__ AttentionParams p,
+                              const __grid_constant__ SplitBlocks split) {
+    begin_kernel();
+    extern __shared__ uint8_t unaligned[];
+    uint8_t* shared = unaligned + ((1024u - (shared_address(unaligned) & 1023u)) & 1023u);
+    const int t = static_cast<int>(blockIdx.x), head0 = static_cast<int>(blockIdx.y) * 64;
+    const KeyList list(p, t);
+    const int n = list.size_of_block(p, t);
+    const int first_block = kSplit ? static_cast<int>(blockIdx.z) : 0;
+    if (kSplit && first_block * kBlock >= n) return;
+    const int num_blocks = kSplit ? 1 : (n + kBlock - 1) / kBlock;
+    const Pipeline pipe(shared);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 2; ++i) {
+            mbarrier_init(pipe.full(i), 8);   // producer warps
+            mbarrier_init(pipe.empty(i), 2);  // consumers
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    for (int i = static_cast<int>(threadIdx.x); i < 64 * (kDim / 8); i += kThreads) {
+        const int h = i / (kDim / 8), c = i % (kDim / 8) * 8;
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (head0 + h < p.heads) {
+            v = *reinterpret_cast<const uint4*>(p.q + t * p.q_stride +
+                                                static_cast<int64_t>(head0 + h) * kDim + c);
+        }
+        *reinterpret_cast<uint4*>(shared + kQuery + swizzled(h, c)) = v;
+    }
+    fence_proxy_async();
+    __syncthreads();
+
+    if (threadIdx.x >= 256) {
+        setmaxnreg_dec<kProducerRegisters>();
+        produce(p, list, t, n, first_block, num_blocks, shared, pipe);
+    } else {
+        setmaxnreg_inc<kConsumerRegisters>();
+        const int lane = static_cast<int>(threadIdx.x) & 31,
+                  group = static_cast<int>(threadIdx.x) / 128;
+        // First of this thread's two heads (the other is eight further).
+        const int head = head0 + static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane / 4;
+        const uint64_t query = swizzled_descriptor(shared_address(shared + kQuery));
+        const float scale = p.scale * 256.0f;  // the keys' 2^-8
+        float top[2], sum[2] = {1.0f, 1.0f};
+        for (int i = 0; i < 2; ++i) top[i] = head + 8 * i < p.heads ? p.sink[head + 8 * i] : 0.0f;
+        float out[kSplit ? 1 : 8][16];
+        if constexpr (!kSplit) {
+#pragma unroll
+            for (int q = 0; q < 8; ++q) {
+#pragma unroll
+                for (int i = 0; i < 16; ++i) out[q][i] = 0.0f;
+            }
+        }
+        for (int i = 0; i < num_blocks; ++i) {
+            const int block = first_block + i, buffer = i & 1;
+            const uint64_t keys =
+                swizzled_descriptor(shared_address(shared + kKeys + buffer * kTile));
+            mbarrier_wait(pipe.full(buffer), i / 2 & 1);
+            if (group == 0) {
+                float2 of_block[2];
+                score_block(
+                    shared, i == 0, query, keys, scale, n - block * kBlock, top, sum, of_block);
+                bar_arrive<kWeightsReady, 256>();
+                if (kSplit && lane % 4 == 0) {
+                    for (int half = 0; half < 2; ++half) {
+                        if (head + 8 * half >= p.heads) continue;
+                        split.sums[(static_cast<int64_t>(t) * split.blocks + block) * p.heads + head +
+                                   8 * half] = of_block[half];
+                    }
+                }
+            } else {
+                bar_sync<kWeightsReady, 256>();
+            }
+            // The first consumer too reads its weights back: one place where they begin to live costs
+            // fewer registers than two.
+            Weights weights;
+            take_over(weights, shared);
+            if (group == 1 && i + 1 < num_blocks) bar_arrive<kWeightsTaken, 256>();
+#pragma unroll
+            for (int q = 0; q < 8; ++q) {
+                float values[16];
+                multiply_values(
+                    values,
+                    weights,
+                    keys + static_cast<uint64_t>(((group * 4 + q / 2) * kSubtile + q % 2 * 64) >> 4));
+                if constexpr (kSplit) {
+#pragma unroll
+                    for (int half = 0; half < 2; ++half) {
+                        if (head + 8 * half >= p.heads) continue;
+                        float* to = split.values +
+                                    ((static_cast<int64_t>(t) * split.blocks + block) * p.heads + head +
+                                     8 * half) *
+                                        kDim +
+                                    group * 256 + q * 32 + lane % 4 * 2;
+#pragma unroll
+                        for (int j = 0; j < 4; ++j) {
+                            *reinterpret_cast<float2*>(to + j * 8) = make_float2(
+                                values[4 * j + 2 * half], values[4 * j + 2 * half + 1]);
+                        }
+                    }
+                } else {
+#pragma unroll
+                    for (int v = 0; v < 16; ++v)
+                        out[q][v] = merge_value(out[q][v], values[v], weights.factors[v / 2 % 2]);
+                }
+            }
+            if (threadIdx.x % 128 == 0) mbarrier_arrive(pipe.empty(buffer));
+        }
+        if constexpr (!kSplit) {
+            // The denominators travel the way of the weights.
+            float2 factor;
+            auto* meeting = reinterpret_cast<float2*>(shared + kWeights) + threadIdx.x % 128;
+            if (group == 0) {
+                factor = make_float2(output_factor(sum[0]), output_factor(sum[1]));
+                bar_sync<kWeightsTaken, 256>();
+                *meeting = factor;
+                bar_arrive<kWeightsReady, 256>();
+            } else {
+                bar_arrive<kWeightsTaken, 256>();
+                bar_sync<kWeightsReady, 256>();
+                factor = *meeting;
+            }
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                if (head + 8 * half >= p.heads) continue;
+                const float f = half == 0 ? factor.x : factor.y;
+                uint16_t* dst = p.out + t * p.out_stride + static_cast<int64_t>(head + 8 * half) * kDim +
+                                group * 256 + lane % 4 * 2;
+#pragma unroll
+                for (int q = 0; q < 8; ++q) {
+#pragma unroll
+                    for (int j = 0; j < 4; ++j) {
+                        *reinterpret_cast<uint32_t*>(dst + q * 32 + j * 8) =
+                            cvt_bf16x2(out[q][4 * j + 2 * half] * f, out[q][4 * j + 2 * half + 1] * f);
+                    }
+                }
+            }
+        }
+    }
 }
 
 }  // namespace
 
 void sparse_attention_512_wide(Stream& stream, const AttentionParams& p) {
-    if (p.heads <= 32) return run<2>(stream, p);
-    run<4>(stream, p);
+    launch(stream,
+           "sparse_attention_512_wide",
+           attention_512_wide_kernel<false>,
+           dim3(static_cast<unsigned>(p.num_rows), div_up(p.heads, 64)),
+           dim3(kThreads),
+           kSharedBytes,
+           p,
+           SplitBlocks{});
+}
+
+void sparse_attention_512_split(Stream& stream, const AttentionParams& p, const SplitBlocks& split) {
+    launch(stream,
+           "sparse_attention_512_split",
+           attention_512_wide_kernel<true>,
+           dim3(static_cast<unsigned>(p.num_rows),
+                div_up(p.heads, 64),
+                static_cast<unsigned>(split.blocks)),
+           dim3(kThreads),
+           kSharedBytes,
+           p,
+           split);
 }
 
 }  // namespace deepinfer::cuda

@@ -5,6 +5,7 @@
 // q4m); each entry's head sum then runs in one thread in ascending h with two roundings a step, so
 // the scores have the twin's bits.
 #include "backends/cuda/cuda_ops.h"
+#include "backends/cuda/index_scores.cuh"
 #include "backends/cuda/launch.cuh"
 #include "backends/cuda/mma.cuh"
 #include "backends/cuda/numerics.cuh"
@@ -18,32 +19,6 @@ namespace {
 constexpr int kTile = 128;
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
-
-struct ScoreParams {
-    const uint16_t* q;
-    int64_t q_stride;
-    const uint16_t* hw;
-    int64_t hw_stride;
-    BatchPointers batch;
-    const uint8_t* pool;
-    int64_t pool_stride;
-    int entries_per_block;
-    int ratio;
-    const int32_t* candidates;
-    int64_t candidate_stride;
-    int num_candidates;
-    int block_size;
-    float* scores;
-    int64_t score_stride;
-    int64_t n;
-    int num_rows;
-    int heads;
-    int heads_padded;
-    int di;
-    int rows_per_block;
-    bool words;      ///< keys start at 4-byte addresses
-    bool q_aligned;  ///< query rows start at 16-byte addresses
-};
 
 __device__ bool in_candidates(const int32_t* list, int n, int block) {
     int lo = 0, hi = n;  // first element that is −1 or >= block
@@ -272,6 +247,8 @@ void index_scores(Stream& stream,
     p.words =
         (reinterpret_cast<uintptr_t>(p.pool) | static_cast<uintptr_t>(p.pool_stride)) % 4 == 0;
     p.q_aligned = reinterpret_cast<uintptr_t>(q.data) % 16 == 0 && q.stride[0] % 8 == 0;
+    if (index_scores_128_takes(p))
+        return index_scores_128(stream, p, static_cast<int>(batch.num_seqs()));
     launch(stream,
            "index_scores",
            index_scores_kernel,

@@ -50,6 +50,28 @@ using MhcExpandOp = void (*)(Stream& stream,
                              const Tensor& comb,
                              Tensor out);
 
+/// The end of one site and the beginning of the next in one pass over the streams:
+///
+///   out = mhc_expand(y, x, post, comb);  u = rms_norm(mhc_collapse(out, pre), weight, eps)
+///   uq  = quant_q8(u), unless empty
+///
+/// y [T, D], x, out [T, hc, D] bf16 as mhc_expand; post, comb, pre as there; weight [D] f32;
+/// u, uq [T, D] bf16, any row stride. out must not alias x.
+///
+/// Numerics  the bits of the four ops one after the other.
+/// Cost      2 · T · D · (2 · hc + 3) bytes: bandwidth bound; one launch instead of four.
+using MhcStepOp = void (*)(Stream& stream,
+                           const Tensor& y,
+                           const Tensor& x,
+                           const Tensor& post,
+                           const Tensor& comb,
+                           const Tensor& pre,
+                           const Tensor& weight,
+                           float eps,
+                           Tensor out,
+                           Tensor u,
+                           Tensor uq);
+
 /// out[t, :] = bf16(mean over streams of x[t]): the DSpark taps. x [T, hc, D] bf16, out [T, D]
 /// bf16, any row stride.
 using StreamsMeanOp = void (*)(Stream& stream, const Tensor& x, Tensor out);

@@ -15,7 +15,7 @@ namespace {
 namespace cg = cooperative_groups;
 
 template <DType T, int N>
-__global__ void __launch_bounds__(kWideThreads, N <= 32 ? 2 : 1)
+__global__ void __launch_bounds__(kWideThreads, WideShared<T, N>::kBlocks)
     wide_linear_kernel(const __grid_constant__ LinearParams p) {
     begin_kernel();
     using S = WideShared<T, N>;
@@ -27,32 +27,46 @@ __global__ void __launch_bounds__(kWideThreads, N <= 32 ? 2 : 1)
     const int group = static_cast<int>(blockIdx.z), group_end = (group + 1) * p.group_rows;
     const int row0 = group * p.group_rows + static_cast<int>(blockIdx.x) / peers * kWideRows;
     const int token0 = static_cast<int>(blockIdx.y) * N;
-    WideRows<N> x;
-    x.k = p.k;
-#pragma unroll
-    for (int i = 0; i < WideRows<N>::kCount; ++i) {
-        const int token = token0 + static_cast<int>(threadIdx.x) / 8 + 32 * i;
-        x.row[i] = token < p.num_rows ? p.x + token * p.x_stride + static_cast<int64_t>(group) * p.k
-                                      : nullptr;
-    }
-    const int tile = min(row0 / 16 + static_cast<int>(threadIdx.x) / 32,
-                         (group_end - 1) / 16);  // past the end: never stored
     const int first = peers > 1 ? rank : 0, last = peers > 1 ? rank + 1 : p.slices;
+    wide_begin<T, N>(shared);
+    WideRing<S::kStages> ring;
+    if (threadIdx.x >= kWideConsumers) {
+        setmaxnreg_dec<S::kProducerRegisters>();
+        WideRows<N> x;
+        x.k = p.k;
+#pragma unroll
+        for (int i = 0; i < WideRows<N>::kCount; ++i) {
+            const int token =
+                token0 + (static_cast<int>(threadIdx.x) - kWideConsumers) / 8 + 16 * i;
+            x.row[i] = token < p.num_rows
+                           ? p.x + token * p.x_stride + static_cast<int64_t>(group) * p.k
+                           : nullptr;
+        }
+        const auto tile_of = [&](int warp) {
+            const int tile =
+                min(row0 / 16 + warp, (group_end - 1) / 16);  // past the end: never stored
+            return p.packed + static_cast<int64_t>(tile) * p.chunks * TileFormat<T>::kBytes;
+        };
+        wide_produce<T, N>(tile_of,
+                           x,
+                           slice_begin(p.chunks, p.slices, first),
+                           slice_begin(p.chunks, p.slices, last),
+                           shared,
+                           ring);
+        wide_sync(cluster, peers);
+        wide_sync(cluster, peers);
+        return;
+    }
+    setmaxnreg_inc<S::kConsumerRegisters>();
     float total[N / 2];
-    wide_multiply<T, N>(total,
-                        p.packed + static_cast<int64_t>(tile) * p.chunks * TileFormat<T>::kBytes,
-                        x,
-                        p.chunks,
-                        p.slices,
-                        first,
-                        last,
-                        shared);
+    wide_multiply<T, N>(total, p.chunks, p.slices, first, last, shared, ring);
     auto* mine = reinterpret_cast<float*>(shared);
+    bar_sync<kWideConsumersDone, kWideConsumers>();
     wide_store_tile<T, N>(total, mine);
-    cluster.sync();
+    wide_sync(cluster, peers);
     // This block finishes its share of the activation rows: the peers' tiles in ascending slice.
     const int share = N / peers;
-    for (int i = static_cast<int>(threadIdx.x); i < share * kWideRows; i += kWideThreads) {
+    for (int i = static_cast<int>(threadIdx.x); i < share * kWideRows; i += kWideConsumers) {
         const int token = rank * share + i / kWideRows, r = i % kWideRows;
         if (token0 + token >= p.num_rows || row0 + r >= group_end) continue;
         const int at = token * S::kPitch + r;
@@ -63,7 +77,7 @@ __global__ void __launch_bounds__(kWideThreads, N <= 32 ? 2 : 1)
         else
             static_cast<uint16_t*>(p.out)[dst] = round_bf16_bits(y);
     }
-    cluster.sync();  // nobody leaves while its tile is being read
+    wide_sync(cluster, peers);  // nobody leaves while its tile is being read
 }
 
 template <DType T, int N>
@@ -71,7 +85,7 @@ void run(Stream& stream, const char* name, const LinearParams& p, int groups) {
     const unsigned row_blocks = div_up(p.group_rows, kWideRows),
                    token_blocks = div_up(p.num_rows, N);
     const int64_t blocks = static_cast<int64_t>(row_blocks) * token_blocks * groups;
-    const int peers = p.slices > 1 && blocks <= 132 ? p.slices : 1;
+    const int peers = slice_peers<N>(blocks, p.chunks, p.slices);
     launch_cluster(
         stream,
         name,

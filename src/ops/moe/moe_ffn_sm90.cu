@@ -22,8 +22,8 @@ __device__ __forceinline__ WideRows<N> slot_rows(const ExpertParams& p,
     x.k = p.k;
 #pragma unroll
     for (int i = 0; i < WideRows<N>::kCount; ++i) {
-        const int slot = slot0 + static_cast<int>(threadIdx.x) / 8 + 32 * i;
-        const bool live = slot < end && static_cast<int>(threadIdx.x) / 8 + 32 * i < N;
+        const int slot = slot0 + (static_cast<int>(threadIdx.x) - kWideConsumers) / 8 + 16 * i;
+        const bool live = slot < end;
         const int row = live ? (slot_row != nullptr ? slot_row[slot] : slot) : 0;
         x.row[i] = live ? p.x + row * p.x_stride : nullptr;
     }
@@ -31,47 +31,60 @@ __device__ __forceinline__ WideRows<N> slot_rows(const ExpertParams& p,
 }
 
 template <DType T, int N, bool kUp>
-__global__ void __launch_bounds__(kWideThreads, N <= 32 ? 2 : 1)
+__global__ void __launch_bounds__(kWideThreads, WideShared<T, N>::kBlocks)
     wide_expert_kernel(const __grid_constant__ ExpertParams p) {
     begin_kernel();
     using S = WideShared<T, N>;
     extern __shared__ uint8_t raw[];
     uint8_t* shared = align_1024(raw);
-    auto* tile = reinterpret_cast<float*>(shared);
     const cg::cluster_group cluster = cg::this_cluster();
     const int peers = static_cast<int>(cluster.num_blocks()),
               rank = static_cast<int>(cluster.block_rank());
-    const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) / 32;
     const int e = static_cast<int>(blockIdx.z);
     const int begin = slot_begin(p.routing, e), end = slot_end(p.routing, e);
     const int block = static_cast<int>(blockIdx.x) / peers;
-    const ExpertPointers expert = p.table != nullptr ? p.table[e] : p.single;
-    const uint8_t* matrix;
-    int row_tile;
-    if constexpr (kUp) {
-        matrix = warp < 4 ? expert.w1 : expert.w3;
-        row_tile = block * 4 + warp % 4;
-    } else {
-        matrix = expert.w2;
-        row_tile = min(block * 8 + warp, (p.n - 1) / 16);  // past the end: computed, never stored
-    }
-    const uint8_t* tiles =
-        matrix + static_cast<int64_t>(row_tile) * p.chunks * TileFormat<T>::kBytes;
     const int first = peers > 1 ? rank : 0, last = peers > 1 ? rank + 1 : p.slices;
+    const int slot_first = begin + static_cast<int>(blockIdx.y) * N,
+              slot_step = static_cast<int>(gridDim.y) * N;
+    if (slot_first >= end) return;  // the whole cluster
+    wide_begin<T, N>(shared);
+    WideRing<S::kStages> ring;
+    if (threadIdx.x >= kWideConsumers) {
+        setmaxnreg_dec<S::kProducerRegisters>();
+        const ExpertPointers expert = p.table != nullptr ? p.table[e] : p.single;
+        const auto tile_of = [&](int warp) {
+            const uint8_t* matrix = !kUp ? expert.w2 : warp < 4 ? expert.w1 : expert.w3;
+            const int tile =
+                kUp ? block * 4 + warp % 4
+                    : min(block * 8 + warp, (p.n - 1) / 16);  // past the end: never stored
+            return matrix + static_cast<int64_t>(tile) * p.chunks * TileFormat<T>::kBytes;
+        };
+        for (int slot0 = slot_first; slot0 < end; slot0 += slot_step) {
+            const WideRows<N> x = slot_rows<N>(p, kUp ? p.routing.slot_row : nullptr, slot0, end);
+            wide_produce<T, N>(tile_of,
+                               x,
+                               slice_begin(p.chunks, p.slices, first),
+                               slice_begin(p.chunks, p.slices, last),
+                               shared,
+                               ring);
+            wide_sync(cluster, peers);
+            wide_sync(cluster, peers);
+        }
+        return;
+    }
+    setmaxnreg_inc<S::kConsumerRegisters>();
+    auto* tile = reinterpret_cast<float*>(shared);
+    const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) / 32;
     const int share = N / peers;
-    for (int slot0 = begin + static_cast<int>(blockIdx.y) * N; slot0 < end;
-         slot0 += static_cast<int>(gridDim.y) * N) {
-        const WideRows<N> x = slot_rows<N>(p, kUp ? p.routing.slot_row : nullptr, slot0, end);
+    for (int slot0 = slot_first; slot0 < end; slot0 += slot_step) {
         float total[N / 2];
-        wide_multiply<T, N>(total, tiles, x, p.chunks, p.slices, first, last, shared);
+        wide_multiply<T, N>(total, p.chunks, p.slices, first, last, shared, ring);
+        bar_sync<kWideConsumersDone, kWideConsumers>();
         wide_store_tile<T, N>(total, tile);
-        if (peers > 1)
-            cluster.sync();
-        else
-            __syncthreads();
+        wide_sync(cluster, peers);
         const int token_begin = rank * share, count = min(token_begin + share, end - slot0);
         if constexpr (kUp) {
-            for (int i = token_begin * 2 + warp; i < count * 2; i += kWideThreads / 32) {
+            for (int i = token_begin * 2 + warp; i < count * 2; i += kWideConsumers / 32) {
                 const int token = i / 2, col = i % 2 * 32 + lane;
                 const float g = wide_sum(cluster, tile, token * S::kPitch + col, peers),
                             u = wide_sum(cluster, tile, token * S::kPitch + 64 + col, peers);
@@ -83,17 +96,14 @@ __global__ void __launch_bounds__(kWideThreads, N <= 32 ? 2 : 1)
         } else {
             for (int i = token_begin * kWideRows + static_cast<int>(threadIdx.x);
                  i < count * kWideRows;
-                 i += kWideThreads) {
+                 i += kWideConsumers) {
                 const int token = i / kWideRows, r = i % kWideRows, col = block * kWideRows + r;
                 if (col >= p.n) continue;
                 p.out[static_cast<int64_t>(slot0 + token) * p.n + col] =
                     round_bf16_bits(wide_sum(cluster, tile, token * S::kPitch + r, peers));
             }
         }
-        if (peers > 1)
-            cluster.sync();  // nobody overwrites or leaves while its tile is being read
-        else
-            __syncthreads();
+        wide_sync(cluster, peers);  // nobody overwrites or leaves while its tile is being read
     }
 }
 
@@ -103,7 +113,7 @@ void run_half(Stream& stream, const ExpertParams& p, int experts, double rows) {
     // Uneven routing: an expert with more rows than this walks its slots in a loop.
     const auto token_blocks = static_cast<unsigned>(rows * (experts > 1 ? 1.25 : 1.0) / N + 0.999);
     const int64_t total = static_cast<int64_t>(blocks) * token_blocks * experts;
-    const int peers = p.slices > 1 && total <= 132 ? p.slices : 1;
+    const int peers = slice_peers<N>(total, T == DType::kFP4 ? 2 * p.chunks : p.chunks, p.slices);
     launch_cluster(
         stream,
         kUp ? "wide_expert_up" : "wide_expert_down",

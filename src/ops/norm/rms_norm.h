@@ -21,6 +21,11 @@ namespace deepinfer {
 using RmsNormOp =
     void (*)(Stream& stream, const Tensor& x, const Tensor& weight, float eps, Tensor out);
 
+/// outq = quant_q8(rms_norm(x, weight, eps)), and the unquantized rows in `out` unless it is empty.
+/// n % 32 == 0; out and outq may alias x. Numerics: the bits of the two ops one after the other.
+using RmsNormQ8Op = void (*)(
+    Stream& stream, const Tensor& x, const Tensor& weight, float eps, Tensor out, Tensor outq);
+
 template <typename Acc>
 void rms_norm_ref(Stream& stream, const Tensor& x, const Tensor& weight, float eps, Tensor out);
 
