@@ -411,8 +411,8 @@ class Chat(PageTest):
 class Modules(PageTest):
     def test_event_stream_is_read_at_every_split(self):
         stream = (": keep-alive\n\ndata: one\n\nevent: x\ndata: é€😀\ndata:second\n\r\ndata: cr\r\rid: 3\nretry: 5\nnonsense\n\n"
-                  "data\n\ndata: [DONE]\r\n\r\ndata: cut off")
-        wanted = [["message", "one"], ["x", "é€😀\nsecond"], ["message", "cr"], ["message", ""], ["message", "[DONE]"]]
+                  "data: a\r\ndata: b\r\n\r\ndata\n\ndata: [DONE]\r\n\r\ndata: cut off")
+        wanted = [["message", "one"], ["x", "é€😀\nsecond"], ["message", "cr"], ["message", "a\nb"], ["message", ""], ["message", "[DONE]"]]
         wrong = self.browser.js("""
             return (async (text, wanted) => {
               const { readEvents } = await import('/web/chat/sse.js');
