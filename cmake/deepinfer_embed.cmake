@@ -22,7 +22,7 @@ function(di_embed_files target)
         string(REGEX REPLACE "=.*" "" name "${pair}")
         string(REGEX REPLACE "^[^=]*=" "" path "${pair}")
         if(NOT EXISTS ${path})
-            message(FATAL_ERROR "di_embed_files: ${path} does not exist (for ${name})")
+            message(FATAL_ERROR "di_embed_files: ${path} does not exist (for ${name}): deps/apt.txt lists the packages")
         endif()
         set(symbol "di_${A_TABLE}_${count}")
         string(APPEND symbols

@@ -217,7 +217,7 @@ byId('key-dialog').addEventListener('close', () => {
 });
 
 const QUESTIONS = {
-  drain: ['Drain this server?', 'It takes no new requests, finishes what runs, and says “draining” to load balancers. “Serve again” takes it back.', 'Drain'],
+  drain: ['Drain this server?', '/ready says “draining”, so load balancers send nothing more; what still arrives is answered. “Serve again” takes it back.', 'Drain'],
 };
 for (const button of document.querySelectorAll('[data-action]')) {
   button.addEventListener('click', async () => {

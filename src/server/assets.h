@@ -27,11 +27,12 @@ struct Asset {
 /// web/. Nothing for another path; names are looked up, never joined to a folder.
 std::optional<Asset> find_asset(std::string_view path);
 
-/// What a page may do: nothing but what this server itself serves. Sent with every asset.
+/// What a page may do: nothing but what this server itself serves, and strings become markup or
+/// scripts only through the two named policies (docs/web.md). Sent with every asset.
 inline constexpr std::string_view kContentSecurityPolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
     "font-src 'self'; connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action "
     "'none'; "
-    "frame-ancestors 'none'";
+    "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types deepinfer dompurify";
 
 }  // namespace deepinfer::server
