@@ -126,7 +126,7 @@ class Chat(PageTest):
         self.assertRegex(stats, r"\d+ tokens\n?·?")
         self.assertRegex(stats, r"[\d.]+ tokens/s")
         self.assertRegex(stats, r"first after [\d.]+ s")
-        self.assertIn("prompt 1,234, 1,024 cached", stats)
+        self.assertIn("prompt of 1,234, 1,024 cached", stats)
         self.assertIn("deepseek-flash", stats)
 
     def test_markdown_is_laid_out(self):

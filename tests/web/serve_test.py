@@ -121,7 +121,7 @@ class Pages(ServeTest):
         self.assertIn("Paris", browser.text(".markdown"))
         stats = browser.text(".stats")
         self.assertRegex(stats, r"\d+ tokens")
-        self.assertRegex(stats, r"prompt \d+")
+        self.assertRegex(stats, r"prompt of \d+")
         self.picture("answer")
         # The second turn finds the first in the conversation.
         self.ask("And of Italy?")

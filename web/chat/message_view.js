@@ -195,7 +195,7 @@ function statLine(message) {
   }
   if (s.first_token_ms !== undefined) add(`first after ${seconds(s.first_token_ms)}`, 'Time from sending to the first token');
   if (s.prompt_tokens !== undefined) {
-    add(`prompt ${count(s.prompt_tokens)}${s.cached_tokens ? `, ${count(s.cached_tokens)} cached` : ''}`,
+    add(`prompt of ${count(s.prompt_tokens)}${s.cached_tokens ? `, ${count(s.cached_tokens)} cached` : ''}`,
       'Tokens of the whole conversation as the model read it');
   }
   if (message.model && message.finish) add(message.model, 'Model');
