@@ -50,10 +50,14 @@ Answer refusing(ErrorShape shape, Work work) {
     }
 }
 
+/// As text: as JSON values millions of ids would take fifty times their size.
 Json ids_json(const std::vector<int32_t>& ids) {
-    Json out = Json::array();
-    for (const int32_t id : ids) out.push_back(static_cast<int64_t>(id));
-    return out;
+    std::string out = "[";
+    for (const int32_t id : ids) {
+        if (out.size() > 1) out += ", ";
+        out += std::to_string(id);
+    }
+    return Json::raw(out + "]");
 }
 
 }  // namespace
