@@ -15,12 +15,16 @@
 
 namespace deepinfer::testing {
 
-EngineLab::EngineLab(const EngineConfig& config, const EngineHooks& hooks) {
+void register_lab_backends() {
     static std::once_flag once;
     std::call_once(once, [] {
         register_cpu_backend();
         register_ref_backends();
     });
+}
+
+EngineLab::EngineLab(const EngineConfig& config, const EngineHooks& hooks) {
+    register_lab_backends();
     auto parts = EngineParts::load(config, hooks);
     if (!parts.ok()) {
         std::fprintf(stderr, "EngineLab: %s\n", parts.status().to_string().c_str());

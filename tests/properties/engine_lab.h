@@ -13,6 +13,9 @@
 
 namespace deepinfer::testing {
 
+/// For tests that load an engine without a lab. More than once does nothing.
+void register_lab_backends();
+
 class EngineLab {
   public:
     /// Stops the test program with the message if the engine cannot be loaded.

@@ -178,6 +178,7 @@ TEST(SpecCases, C066_NumbersOfDraftsAreCheckedAtStart) {
         ASSERT_TRUE(env.ok()) << env.status().message();
         EngineConfig c = lab_config("nano");
         c.nextn = env->nextn;
+        register_lab_backends();
         const auto parts = EngineParts::load(c);
         EXPECT_EQ(parts.ok(), want == "starts") << text;
         if (parts.ok()) {

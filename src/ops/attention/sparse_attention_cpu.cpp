@@ -28,6 +28,8 @@ RowKeys keys_of(const BatchView& batch, const AttentionCache& cache, int64_t t) 
     k.first_row = batch.seq_rows.ptr<int32_t>()[k.seq];
     k.lowest = std::max<int64_t>(
         {0, batch.window_floor.ptr<int32_t>()[k.seq], k.position - cache.window + 1});
+    // A row below the floor has no window rows; its neighbours in a group may have some.
+    k.lowest = std::min(k.lowest, k.position + 1);
     return k;
 }
 

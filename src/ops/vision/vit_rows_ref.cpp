@@ -72,7 +72,8 @@ void gelu_ref(Stream& stream, Tensor x) {
         for (int64_t t = begin; t < end; ++t) {
             for (int64_t i = 0; i < n; ++i) {
                 const Acc v = static_cast<Acc>(to_float(x.row<bf16>(t)[i]));
-                x.row<bf16>(t)[i] = to_bf16(v * Acc(0.5) * (Acc(1) + std::erf(v * root_half)));
+                // 1 + erf(a) = erfc(-a), without the cancellation where a is negative.
+                x.row<bf16>(t)[i] = to_bf16(v * Acc(0.5) * std::erfc(-v * root_half));
             }
         }
     });
