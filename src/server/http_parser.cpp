@@ -195,7 +195,13 @@ void RequestReader::Impl::advance() {
                 const HttpFault f = fault_of(ec, limits);
                 return fail(f.status, f.message);
             }
-            if (used == 0) break;
+            if (used > 0) continue;
+            // A chunk's head and the trailers are read whole and count as no body.
+            if (static_cast<int64_t>(pending.size()) > limits.header_bytes)
+                return fail(431,
+                            "a chunk's head or the trailers are longer than " +
+                                std::to_string(limits.header_bytes) + " bytes");
+            break;
         }
     }
     if (state == State::kBody && parser->is_done()) state = State::kReady;
