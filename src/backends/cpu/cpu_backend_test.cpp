@@ -517,6 +517,36 @@ TEST_P(CpuBackend, AttentionKeepsNanInTheRowsThatSeeIt) {
     for (int64_t t = 0; t < rows; ++t) EXPECT_EQ(any_nan(t), (t >= 10 && t < 18) || t == 25) << t;
 }
 
+/// A row that sees one key alone and a sink without weight returns the key: every finite code of a
+/// window row comes through exactly, zeros and subnormals included, at every level.
+TEST_P(CpuBackend, AttentionReadsEveryCode) {
+    const int64_t dh = 256, heads = 4;
+    const std::vector<uint8_t> scales = {27, 90, 127, 131, 227};
+    const int32_t rows = static_cast<int32_t>(scales.size());
+    Sequences s(rows - 1, 0, 0, 1);
+    Owned step = make(DType::kU8, {rows, window_row_bytes(dh)});
+    for (int64_t t = 0; t < rows; ++t) {
+        uint8_t* row = step.t.row<uint8_t>(t);
+        for (int64_t i = 0; i < dh; ++i)
+            row[i] = (i & 0x7F) == 0x7F ? uint8_t{0} : static_cast<uint8_t>(i);
+        std::memset(row + dh, scales[static_cast<size_t>(t)], static_cast<size_t>(dh / 32));
+    }
+    Owned ring = make(DType::kU8, {2, 4, window_row_bytes(dh)}, 0),
+          q = make(DType::kBF16, {rows, heads, dh}, 0), sink = make(DType::kF32, {heads});
+    std::fill_n(sink.t.ptr<float>(), heads, -1e30f);
+    AttentionCache cache{step.t, ring.t, Tensor(), 0, 1};
+    Owned got = make(DType::kBF16, {rows, heads, dh});
+    ops().sparse_attention(stream(), q.t, s.view, cache, Tensor(), sink.t, 0.125, got.t);
+    for (int64_t t = 0; t < rows; ++t) {
+        const double unit = std::ldexp(1.0, scales[static_cast<size_t>(t)] - 127);
+        for (int64_t i = 0; i < heads * dh; ++i) {
+            const uint8_t code = step.t.row<uint8_t>(t)[i % dh];
+            ASSERT_EQ(to_float(got.t.row<bf16>(t)[i]), e4m3_to_float(code) * unit)
+                << "row " << t << " code " << static_cast<int>(code);
+        }
+    }
+}
+
 TEST_P(CpuBackend, IndexerEqualsTwin) {
     std::mt19937 rng = seeded();
     const int64_t heads = 6, di = 64, epb = 8, num_blocks = 50, rows = 40, n = 400;

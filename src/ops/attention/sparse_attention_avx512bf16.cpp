@@ -17,34 +17,41 @@ DI_INLINE F dot(F acc, I a, I b) {
     return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
 }
 
-/// 32 codes without zero, subnormal or NaN → bf16; false (nothing written) otherwise.
-DI_INLINE bool widen_normals(const uint8_t* codes, int exponent, uint16_t* out) {
+/// 32 codes · 2^(exponent - 127) → bf16; false (nothing written) if one is NaN. exponent
+/// in 27..227.
+DI_INLINE bool widen_codes(const uint8_t* codes, int exponent, uint16_t* out) {
     const I w = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)));
+    // s....eeee.mmm....: a bf16 number with another exponent bias, but for the eight subnormals,
+    // which come from a table (bf16 of m · 2^-9 four times: vpermw reads two bits too many).
     const I bits = iand(_mm512_srai_epi16(_mm512_slli_epi16(w, 8), 4),
                         _mm512_set1_epi16(static_cast<int16_t>(0x87F0)));
-    const I magnitude = iand(bits, _mm512_set1_epi16(0x07F0));
-    // Normal and no NaN: 0x0080 <= magnitude < 0x07F0.
-    const __mmask32 odd = _mm512_cmpge_epu16_mask(
-        _mm512_sub_epi16(magnitude, _mm512_set1_epi16(0x0080)), _mm512_set1_epi16(0x0770));
-    if (odd != 0) return false;
-    const int16_t bias = static_cast<int16_t>((exponent - 7) << 7);
-    _mm512_store_si512(out, _mm512_add_epi16(bits, _mm512_set1_epi16(bias)));
+    const __mmask32 nan =
+        _mm512_cmpeq_epi16_mask(iand(bits, _mm512_set1_epi16(0x07F0)), _mm512_set1_epi16(0x07F0));
+    if (nan != 0) return false;
+    const I scale = _mm512_set1_epi16(static_cast<int16_t>((exponent - 127) * 128));
+    I v = _mm512_add_epi16(_mm512_add_epi16(bits, _mm512_set1_epi16(120 << 7)), scale);
+    const __mmask32 subnormal = _mm512_testn_epi16_mask(bits, _mm512_set1_epi16(0x0780));
+    if (subnormal != 0) {
+        constexpr __mmask32 kNotZero = 0xFEFEFEFEu;
+        I table = _mm512_broadcast_i32x4(
+            _mm_setr_epi16(0, 0x3B00, 0x3B80, 0x3BC0, 0x3C00, 0x3C20, 0x3C40, 0x3C60));
+        table = _mm512_mask_add_epi16(table, kNotZero, table, scale);
+        v = _mm512_mask_permutexvar_epi16(v, subnormal, _mm512_srli_epi16(bits, 4), table);
+        v = _mm512_ternarylogic_epi32(
+            v, bits, _mm512_set1_epi16(static_cast<int16_t>(0x8000)), 0xF8);  // v | (bits & sign)
+    }
+    _mm512_store_si512(out, v);
     return true;
 }
 
 void widen_window_key16(const uint8_t* row, int64_t dh, uint8_t* key) {
     uint16_t* out = reinterpret_cast<uint16_t*>(key);
     for (int64_t b = 0; b < dh; b += 32) {
-        const int e = row[dh + b / 32];
-        if (e >= 27 && e <= 227 && widen_normals(row + b, e, out + b)) continue;
-        // Zeros are common where a head is silent; the table knows every code.
-        const float s = ue8m0_value(static_cast<uint8_t>(e));
-        for (int i = 0; i < 32; i += kLanes) {
-            const I codes = _mm512_cvtepu8_epi32(
-                _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + b + i)));
-            const F v = _mm512_i32gather_ps(codes, kFp8OrNan.value, 4);
-            istore_u16(out + b + i, round_bf16_bits(v * vset(s)));
-        }
+        const uint8_t e = row[dh + b / 32];
+        if (e >= 27 && e <= 227 && widen_codes(row + b, e, out + b)) continue;
+        // NaN, or a scale that no finite activation has.
+        const float s = ue8m0_value(e);
+        for (int i = 0; i < 32; ++i) out[b + i] = bf16_bits(kFp8OrNan.value[row[b + i]] * s);
     }
 }
 
