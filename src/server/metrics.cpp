@@ -258,6 +258,17 @@ std::string Metrics::exposition(const EngineStats* stats,
                   "Tokens found",
                   static_cast<double>(s.prefix_hit_tokens));
         w.counter("vllm:num_preemptions_total", "Preemptions", static_cast<double>(s.preemptions));
+        if (s.spec.proposed > 0) {
+            w.counter("vllm:spec_decode_num_drafts_total",
+                      "Rounds of verification",
+                      static_cast<double>(s.spec.rounds));
+            w.counter("vllm:spec_decode_num_draft_tokens_total",
+                      "Drafts verified",
+                      static_cast<double>(s.spec.verified));
+            w.counter("vllm:spec_decode_num_accepted_tokens_total",
+                      "Drafts accepted",
+                      static_cast<double>(s.spec.accepted));
+        }
     }
     w.counter("vllm:prompt_tokens_total", "Prompt tokens", d(prompt_tokens));
     w.counter("vllm:generation_tokens_total", "Generated tokens", d(generation_tokens));
