@@ -29,10 +29,10 @@ WEATHER = {"name": "get_weather", "description": "Get weather",
 class Served:
     """`deepinfer serve` as a process of its own."""
 
-    def __init__(self, *options):
+    def __init__(self, *options, port="0"):
         self.log = tempfile.NamedTemporaryFile(prefix="deepinfer-serve-", suffix=".log")
         environment = {k: v for k, v in os.environ.items() if not k.startswith("DEEPINFER_")}
-        self.process = subprocess.Popen([PROGRAM, "serve", "--port", "0", "--admin-port", "0", "--log-file", self.log.name, *options],
+        self.process = subprocess.Popen([PROGRAM, "serve", "--port", port, "--admin-port", "0", "--log-file", self.log.name, *options],
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         self.url = self.admin = ""
         for line in self.process.stdout:
@@ -273,6 +273,9 @@ class Anthropic(unittest.TestCase):
         self.client.close()
 
     def both(self, **more):
+        # This package has no argument for it (temperature is deprecated there); the protocol has the field.
+        if "temperature" in more:
+            more["extra_body"] = {"temperature": more.pop("temperature")}
         kwargs = dict(model=MODEL, max_tokens=more.pop("max_tokens", 300), messages=more.pop("messages", QUESTION), **more)
         whole = self.client.messages.create(**kwargs)
         with self.client.messages.stream(**kwargs) as stream:
@@ -362,7 +365,7 @@ class Process(unittest.TestCase):
         self.assertEqual(server.stop(signal.SIGKILL), -9)
         with self.assertRaises(Exception):
             list(stream)
-        again = Served("--port", port, "--drain-settle-ms", "0")  # the same address at once
+        again = Served("--drain-settle-ms", "0", port=port)  # the same address at once
         try:
             answer = openai.OpenAI(base_url=again.url + "/v1", api_key="none").chat.completions.create(
                 model=MODEL, messages=QUESTION, temperature=0, extra_body={"thinking": {"type": "disabled"}})
