@@ -14,7 +14,8 @@ cp -r /usr/include/gtest /usr/include/nlohmann /usr/include/utf8proc.h "$dir/dep
 lib=$(dirname "$(find /usr/lib -name libgtest.a | head -1)")
 cp "$lib/libgtest.a" "$lib/libgtest_main.a" "$lib/libutf8proc.a" "$dir/deps/lib/"
 packages=(libcli11-dev nlohmann-json3-dev libutf8proc-dev libedit-dev libedit2 libbsd-dev libbsd0 libmd0 libmd-dev
-    libncurses-dev libtinfo6 libssl-dev libssl3 zlib1g-dev zlib1g libpcre2-dev libpcre2-8-0)
+    libncurses-dev libtinfo6 libssl-dev libssl3 zlib1g-dev zlib1g libpcre2-dev libpcre2-8-0
+    libjpeg62-turbo-dev libjpeg62-turbo libgif-dev libgif7 libspng-dev libspng0 libwebp-dev libwebp7 libwebpdemux2 libseccomp-dev libseccomp2)
 for p in "${packages[@]}"; do dpkg-query -L "$p" 2> /dev/null || echo "gpu_deps: $p is not installed" >&2; done |
     grep -E '^/(usr/(include|lib|share/(cmake|pkgconfig|nlohmann))|lib)' | grep -v -E '/doc/|/engines-3/|libssl\.|libcrypto\.a|libncurses|libform|libmenu|libpanel|libtic|libcurses|pcre2-(16|32)' |
     sort -u | while read -r f; do

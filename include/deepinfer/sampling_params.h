@@ -137,8 +137,8 @@ struct SamplingParams {
 
     bool greedy() const { return temperature < kGreedyTemperature; }
 
-    /// kInvalidArgument naming field, value and range. vocab_size: number of logits of the model. The
-    /// constraint itself is judged where it is compiled.
+    /// kInvalidArgument naming field, value and range. vocab_size: number of logits of the model.
+    /// The constraint itself is judged where it is compiled.
     Status validate(int64_t vocab_size) const;
 };
 

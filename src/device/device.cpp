@@ -43,9 +43,9 @@ HostBuffer& HostBuffer::operator=(HostBuffer&& o) noexcept {
 Result<HostBuffer> Device::allocate_host(size_t bytes) {
     void* p = raw_allocate_host(bytes == 0 ? 1 : bytes);
     if (p == nullptr) {
-        return Status(StatusCode::kResourceExhausted,
-                      "cannot allocate " + std::to_string(bytes) + " bytes of host memory for " +
-                          name());
+        return Status(
+            StatusCode::kResourceExhausted,
+            "cannot allocate " + std::to_string(bytes) + " bytes of host memory for " + name());
     }
     return HostBuffer(this, p, bytes);
 }

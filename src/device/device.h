@@ -55,8 +55,8 @@ class HostBuffer {
     size_t bytes_ = 0;
 };
 
-/// Recorded work of a stream. Replaying it does the same calls on the same addresses; what stands in
-/// the memory may have changed.
+/// Recorded work of a stream. Replaying it does the same calls on the same addresses; what stands
+/// in the memory may have changed.
 class DeviceGraph {
   public:
     virtual ~DeviceGraph() = default;

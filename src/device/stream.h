@@ -18,8 +18,8 @@ class Stream {
     /// Returns when everything queued so far is done.
     virtual void synchronize() = 0;
 
-    /// The first failure of anything queued here, complete after synchronize(). It stays: results of
-    /// later work are worth nothing.
+    /// The first failure of anything queued here, complete after synchronize(). It stays: results
+    /// of later work are worth nothing.
     virtual Status status() const { return {}; }
 
     /// Independent work: what is queued on fork()'s stream may run beside what is queued here until

@@ -36,8 +36,8 @@ Status DeviceSampler::queue(const Tensor& logits, std::span<const SampleRequest>
     Stream& stream = device.stream();
     const size_t most = static_cast<size_t>(model_.limits().max_logit_rows);
     DI_CHECK_LE(requests.size(), most);
-    DI_RETURN_IF_ERROR(reserve(
-        host_requests_, most * sizeof(SampleRequest), &Device::allocate_host, device));
+    DI_RETURN_IF_ERROR(
+        reserve(host_requests_, most * sizeof(SampleRequest), &Device::allocate_host, device));
     DI_RETURN_IF_ERROR(
         reserve(host_choices_, most * sizeof(SampleChoice), &Device::allocate_host, device));
     DI_RETURN_IF_ERROR(reserve(requests_, most * sizeof(SampleRequest), &Device::allocate, device));
@@ -51,7 +51,8 @@ Status DeviceSampler::queue(const Tensor& logits, std::span<const SampleRequest>
         logits,
         Tensor(requests_.data(), DType::kU8, {n, static_cast<int64_t>(sizeof(SampleRequest))}),
         Tensor(choices_.data(), DType::kU8, {n, static_cast<int64_t>(sizeof(SampleChoice))}));
-    device.copy_to_host(stream, host_choices_.data(), choices_.data(), queued_ * sizeof(SampleChoice));
+    device.copy_to_host(
+        stream, host_choices_.data(), choices_.data(), queued_ * sizeof(SampleChoice));
     return {};
 }
 

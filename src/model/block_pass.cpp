@@ -80,8 +80,7 @@ void BlockPass::norm_q8(const Tensor& in,
                         const Tensor& weight,
                         const Tensor& out,
                         const Tensor& outq) {
-    if (ops.rms_norm_q8 != nullptr)
-        return ops.rms_norm_q8(stream, in, weight, eps(), out, outq);
+    if (ops.rms_norm_q8 != nullptr) return ops.rms_norm_q8(stream, in, weight, eps(), out, outq);
     const Tensor normed = out ? out : outq;
     ops.rms_norm(stream, in, weight, eps(), normed);
     ops.quant_q8(stream, normed, outq);

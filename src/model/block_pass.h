@@ -30,8 +30,8 @@ struct BlockPass {
 
     /// Mixes of a site, from the un-collapsed streams; beside what follows, until join().
     void mixes(int l, const char* site, const HyperConnectionWeights& hc);
-    /// Normed input u of a site from the streams, collapsed with the PREVIOUS site's pre, and its q8
-    /// form uq unless empty.
+    /// Normed input u of a site from the streams, collapsed with the PREVIOUS site's pre, and its
+    /// q8 form uq unless empty.
     void collapse(const Tensor& norm, const Tensor& u, const Tensor& uq);
     /// Both.
     void begin_site(int l,
@@ -39,8 +39,8 @@ struct BlockPass {
                     const HyperConnectionWeights& hc,
                     const Tensor& norm,
                     const Tensor& u);
-    /// Adds the sublayer's output to the streams; with the next site's norm weight also prepares its
-    /// normed input (ws.u, and ws.uq if it attends), which begin_site then finds.
+    /// Adds the sublayer's output to the streams; with the next site's norm weight also prepares
+    /// its normed input (ws.u, and ws.uq if it attends), which begin_site then finds.
     void end_site(const Tensor& y, const Tensor* next_norm, bool next_attends);
     /// out = rms_norm(in) unless empty, outq = its q8 form.
     void norm_q8(const Tensor& in, const Tensor& weight, const Tensor& out, const Tensor& outq);

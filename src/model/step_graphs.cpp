@@ -39,9 +39,10 @@ void StepGraphs::make_room() {
     const auto worth = [](const auto& e) {
         return std::pair(e.second.graph != nullptr, e.second.used);
     };
-    entries_.erase(std::min_element(entries_.begin(),
-                                    entries_.end(),
-                                    [&](const auto& a, const auto& b) { return worth(a) < worth(b); }));
+    entries_.erase(
+        std::min_element(entries_.begin(), entries_.end(), [&](const auto& a, const auto& b) {
+            return worth(a) < worth(b);
+        }));
 }
 
 }  // namespace deepinfer

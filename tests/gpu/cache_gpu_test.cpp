@@ -421,8 +421,9 @@ TEST_F(CacheGpu, SampledTokensEqualTwin) {
     for (int64_t vocab : {1, 5, 1000, 129280}) {
         const int64_t rows = vocab > 1000 ? 5 : 12;
         for (int round = 0; round < 3; ++round) {
-            HostTensor logits = round == 1 ? tied_scores(rng, rows, vocab, 0.3f)
-                                           : normal_f32(rng, {rows, vocab}, round == 0 ? 0.7f : 6.0f);
+            HostTensor logits = round == 1
+                                    ? tied_scores(rng, rows, vocab, 0.3f)
+                                    : normal_f32(rng, {rows, vocab}, round == 0 ? 0.7f : 6.0f);
             float* l = logits.view.ptr<float>();
             if (round == 2) {
                 const float inf = std::numeric_limits<float>::infinity();
@@ -450,10 +451,13 @@ TEST_F(CacheGpu, SampledTokensEqualTwin) {
             Case c;
             const Arg x = c.input(logits), w = c.input(bytes_of(bytes, {n, 32})),
                       out = c.output(DType::kU8, {n, 8});
-            c.run([&](const OpTable&, Stream& s, const Args& a) { sample_rows_ref(s, a[x], a[w], a[out]); },
-                  [&](const OpTable& ops, Stream& s, const Args& a) {
-                      ops.sample_rows(s, a[x], a[w], a[out]);
-                  });
+            c.run(
+                [&](const OpTable&, Stream& s, const Args& a) {
+                    sample_rows_ref(s, a[x], a[w], a[out]);
+                },
+                [&](const OpTable& ops, Stream& s, const Args& a) {
+                    ops.sample_rows(s, a[x], a[w], a[out]);
+                });
             c.expect_equal(out, "choices of " + std::to_string(vocab));
         }
     }

@@ -220,10 +220,28 @@ TEST_F(RowsGpu, FusedSitesGiveTheBitsOfTheirParts) {
                     c.run_gpu([&](const OpTable& ops, Stream& s, const Args& a) {
                         if (fused == 0) return parts(ops, s, a);
                         const Tensor none;
-                        ops.mhc_step(s, a[y], a[x], a[post], a[comb], a[pre], a[w], 1e-20f, a[out],
-                                     a[alone], none);
-                        ops.mhc_step(s, a[y], a[x], a[post], a[comb], a[pre], a[w], 1e-20f, a[out],
-                                     a[u], a[uq]);
+                        ops.mhc_step(s,
+                                     a[y],
+                                     a[x],
+                                     a[post],
+                                     a[comb],
+                                     a[pre],
+                                     a[w],
+                                     1e-20f,
+                                     a[out],
+                                     a[alone],
+                                     none);
+                        ops.mhc_step(s,
+                                     a[y],
+                                     a[x],
+                                     a[post],
+                                     a[comb],
+                                     a[pre],
+                                     a[w],
+                                     1e-20f,
+                                     a[out],
+                                     a[u],
+                                     a[uq]);
                         ops.quant_q8(s, a[alone], a[alone]);
                         ops.rms_norm_q8(s, a[y], a[w], 1e-6f, a[norm], a[normq]);
                     });
@@ -240,8 +258,8 @@ TEST_F(RowsGpu, FusedSitesGiveTheBitsOfTheirParts) {
                     }
                 }
                 c.run(parts, [&](const OpTable& ops, Stream& s, const Args& a) {
-                    ops.mhc_step(s, a[y], a[x], a[post], a[comb], a[pre], a[w], 1e-20f, a[out], a[u],
-                                 a[uq]);
+                    ops.mhc_step(
+                        s, a[y], a[x], a[post], a[comb], a[pre], a[w], 1e-20f, a[out], a[u], a[uq]);
                     ops.quant_q8(s, a[u], a[alone]);
                     ops.rms_norm_q8(s, a[y], a[w], 1e-6f, a[norm], a[normq]);
                 });

@@ -1,7 +1,8 @@
 // Times whole steps of a model on the device: decode at several batch sizes, a prefill chunk in the
 // middle of a long prompt. Caches are filled with random rows, so that no prompt has to be run.
 //
-//   step_bench (--model DIR | --synthetic NAME[:SEED]) [--context N] [--batch 1,64] [--prefill ROWS]
+//   step_bench (--model DIR | --synthetic NAME[:SEED]) [--context N] [--batch 1,64] [--prefill
+//   ROWS]
 //              [--steps N] [--read GB/s] [--bf16 TFLOP/s] [--commit TEXT] [--profile 0|1]
 //
 // One JSON line a measurement: milliseconds a step with recorded graphs and op by op, the sum of
@@ -56,7 +57,8 @@ class StepBench {
         const ModelConfig& m = checkpoint_->config();
         std::vector<int32_t> map;
         for (int64_t id = 0; id < m.vocab_size; ++id)
-            map.push_back(static_cast<int32_t>(id % std::max<int64_t>(1, m.engram_compressed_vocab_size)));
+            map.push_back(
+                static_cast<int32_t>(id % std::max<int64_t>(1, m.engram_compressed_vocab_size)));
         const int64_t most = *std::max_element(o.batches.begin(), o.batches.end());
         ModelLimits limits;
         limits.max_rows = std::max(o.prefill, most);
@@ -73,7 +75,9 @@ class StepBench {
         if (!cache.ok()) fail(cache.status().to_string());
         cache_ = std::make_unique<CacheMemory>(std::move(cache).value());
         fill_caches();
-        std::printf("{\"loaded_s\":%.1f,\"free_mib\":%zu}\n", (now_ms() - begin) / 1e3, device().free_bytes() >> 20);
+        std::printf("{\"loaded_s\":%.1f,\"free_mib\":%zu}\n",
+                    (now_ms() - begin) / 1e3,
+                    device().free_bytes() >> 20);
         std::fflush(stdout);
     }
 
@@ -87,16 +91,31 @@ class StepBench {
         const std::vector<float> plain = logits(batch);
         const double eager = time(batch);
         model_->use_graphs(true);
-        const std::vector<float> first = logits(batch), recorded = logits(batch), replayed = logits(batch);
+        const std::vector<float> first = logits(batch), recorded = logits(batch),
+                                 replayed = logits(batch);
         const bool same = plain == first && plain == recorded && plain == replayed;
         const double graph = time(batch);
-        report("decode", b, b, checkpoint_->config().num_hidden_layers, static_cast<double>(b), graph, eager);
+        report("decode",
+               b,
+               b,
+               checkpoint_->config().num_hidden_layers,
+               static_cast<double>(b),
+               graph,
+               eager);
         std::printf("%s b %ld: recorded and replayed steps give the bytes of plain ones, %s\n",
                     same ? "PASS" : "FAIL",
                     static_cast<long>(b),
-                    std::all_of(plain.begin(), plain.end(), [](float v) { return v == v; }) ? "no NaN" : "NaN among them");
+                    std::all_of(plain.begin(), plain.end(), [](float v) { return v == v; })
+                        ? "no NaN"
+                        : "NaN among them");
         if (!same) failed_ = true;
-        if (o_.profile) profile("decode", batch, b, b, checkpoint_->config().num_hidden_layers, static_cast<double>(b));
+        if (o_.profile)
+            profile("decode",
+                    batch,
+                    b,
+                    b,
+                    checkpoint_->config().num_hidden_layers,
+                    static_cast<double>(b));
     }
 
     void prefill(int64_t rows) {
@@ -114,19 +133,17 @@ class StepBench {
   private:
     static Result<Checkpoint> open(const Options& o) {
         if (o.synthetic.empty()) return Checkpoint::open(o.model);
-#if __has_include("checkpoint/synthetic.h")
         Result<SyntheticModel> m = parse_synthetic(o.synthetic);
         if (!m.ok()) return m.status();
         return Checkpoint::generate(std::move(m).value());
-#else
-        return Status(StatusCode::kUnimplemented, "no synthetic");
-#endif
     }
     Device& device() { return backend_.device(); }
 
     void add(Batch* batch, int64_t seq, int64_t start, int64_t rows) {
         const ModelConfig& m = checkpoint_->config();
-        const auto id = [&] { return static_cast<int32_t>(rng_() % static_cast<uint64_t>(m.vocab_size)); };
+        const auto id = [&] {
+            return static_cast<int32_t>(rng_() % static_cast<uint64_t>(m.vocab_size));
+        };
         SequenceChunk s;
         s.slot = static_cast<int32_t>(seq);
         s.start_pos = static_cast<int32_t>(start);
@@ -166,18 +183,42 @@ class StepBench {
         return ms[ms.size() / 2];
     }
 
-    void report(const char* what, int64_t rows, int64_t requests, int64_t layers, double logit_rows, double ms, double eager) {
-        const StepFloors f = step_floors(checkpoint_->config(), o_.ceilings, static_cast<double>(rows), static_cast<double>(requests),
-                                         static_cast<double>(o_.context), layers, logit_rows);
+    void report(const char* what,
+                int64_t rows,
+                int64_t requests,
+                int64_t layers,
+                double logit_rows,
+                double ms,
+                double eager) {
+        const StepFloors f = step_floors(checkpoint_->config(),
+                                         o_.ceilings,
+                                         static_cast<double>(rows),
+                                         static_cast<double>(requests),
+                                         static_cast<double>(o_.context),
+                                         layers,
+                                         logit_rows);
         std::printf(
-            "{\"step\":\"%s\",\"rows\":%ld,\"context\":%ld,\"ms\":%.3f,\"op_by_op_ms\":%.3f,\"floor_ms\":%.3f,"
+            "{\"step\":\"%s\",\"rows\":%ld,\"context\":%ld,\"ms\":%.3f,\"op_by_op_ms\":%.3f,"
+            "\"floor_ms\":%.3f,"
             "\"ratio\":%.3f,\"tokens_s\":%.0f,\"commit\":\"%s\"}\n",
-            what, static_cast<long>(rows), static_cast<long>(o_.context), ms, eager, f.total() * 1e3, f.total() * 1e3 / ms,
-            static_cast<double>(rows) / ms * 1e3, o_.commit.c_str());
+            what,
+            static_cast<long>(rows),
+            static_cast<long>(o_.context),
+            ms,
+            eager,
+            f.total() * 1e3,
+            f.total() * 1e3 / ms,
+            static_cast<double>(rows) / ms * 1e3,
+            o_.commit.c_str());
         std::fflush(stdout);
     }
 
-    void profile(const char* what, const Batch& batch, int64_t rows, int64_t requests, int64_t layers, double logit_rows) {
+    void profile(const char* what,
+                 const Batch& batch,
+                 int64_t rows,
+                 int64_t requests,
+                 int64_t layers,
+                 double logit_rows) {
         model_->use_graphs(false);
         OpTimes::get().on = true;
         model_->forward(batch, cache_->view());
@@ -187,8 +228,13 @@ class StepBench {
         wait();
         OpTimes::get().on = false;
         model_->use_graphs(true);
-        const StepFloors f = step_floors(checkpoint_->config(), o_.ceilings, static_cast<double>(rows), static_cast<double>(requests),
-                                         static_cast<double>(o_.context), layers, logit_rows);
+        const StepFloors f = step_floors(checkpoint_->config(),
+                                         o_.ceilings,
+                                         static_cast<double>(rows),
+                                         static_cast<double>(requests),
+                                         static_cast<double>(o_.context),
+                                         layers,
+                                         logit_rows);
         const auto times = OpTimes::get().take();
         std::vector<std::pair<double, std::string>> order;
         double sum = 0;
@@ -197,16 +243,24 @@ class StepBench {
             sum += t.first;
         }
         std::sort(order.rbegin(), order.rend());
-        std::printf("  %s of %ld rows, events around each op: sum %.2f ms\n", what, static_cast<long>(rows), sum);
+        std::printf("  %s of %ld rows, events around each op: sum %.2f ms\n",
+                    what,
+                    static_cast<long>(rows),
+                    sum);
         for (const auto& [ms, op] : order) {
             const double floor = f.of(op) * 1e3;
-            std::printf("  %-18s %4d x %9.1f us  = %8.3f ms  floor %7.3f\n", op.c_str(), times.at(op).second,
-                        ms * 1e3 / times.at(op).second, ms, floor);
+            std::printf("  %-18s %4d x %9.1f us  = %8.3f ms  floor %7.3f\n",
+                        op.c_str(),
+                        times.at(op).second,
+                        ms * 1e3 / times.at(op).second,
+                        ms,
+                        floor);
         }
         std::fflush(stdout);
     }
 
-    /// Random codes everywhere, scale bytes kept small (0x37: E4M3 scales below 1, UE8M0 far below).
+    /// Random codes everywhere, scale bytes kept small (0x37: E4M3 scales below 1, UE8M0 far
+    /// below).
     void fill_caches() {
         std::vector<uint64_t> pattern((size_t{32} << 20) / 8);
         for (uint64_t& v : pattern) v = rng_() & 0x3737373737373737ull;
@@ -215,7 +269,9 @@ class StepBench {
                 if (!*t) continue;
                 const size_t bytes = static_cast<size_t>(t->bytes());
                 for (size_t at = 0; at < bytes; at += pattern.size() * 8)
-                    device().copy_to_device(device().stream(), static_cast<uint8_t*>(t->data) + at, pattern.data(),
+                    device().copy_to_device(device().stream(),
+                                            static_cast<uint8_t*>(t->data) + at,
+                                            pattern.data(),
                                             std::min(pattern.size() * 8, bytes - at));
             }
         }
@@ -276,7 +332,8 @@ int main(int argc, char** argv) {
         }
     }
     if (o.model.empty() == o.synthetic.empty() || o.batches.empty()) {
-        std::fprintf(stderr, "step_bench: one of --model and --synthetic, and at least one batch size\n");
+        std::fprintf(stderr,
+                     "step_bench: one of --model and --synthetic, and at least one batch size\n");
         return 2;
     }
     register_cuda_backend();

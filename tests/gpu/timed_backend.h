@@ -1,5 +1,5 @@
-// A backend whose ops are timed one by one with device events: where a step's time goes. Events stand
-// between kernels that would else overlap, so the sum is more than a step takes.
+// A backend whose ops are timed one by one with device events: where a step's time goes. Events
+// stand between kernels that would else overlap, so the sum is more than a step takes.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -27,7 +27,9 @@ class OpTimes {
         cudaEventRecord(e, cuda::cuda_stream(s).get());
         return e;
     }
-    void add(const char* op, cudaEvent_t begin, cudaEvent_t end) { spans_.push_back({op, {begin, end}}); }
+    void add(const char* op, cudaEvent_t begin, cudaEvent_t end) {
+        spans_.push_back({op, {begin, end}});
+    }
     /// Milliseconds and calls by op since the last call; the device must be idle.
     std::map<std::string, std::pair<double, int>> take() {
         std::map<std::string, std::pair<double, int>> sums;
@@ -105,12 +107,28 @@ class TimedBackend final : public Backend {
         DI_TIME(moe_ffn);
 #undef DI_TIME
     }
-    std::string name() const override { return inner_.name(); }
-    std::string description() const override { return inner_.description(); }
-    Device& device() override { return inner_.device(); }
-    const OpTable& ops() const override { return ops_; }
-    Status prepare(WeightMatrix& w) override { return inner_.prepare(w); }
-    Status prepare(Tensor& t) override { return inner_.prepare(t); }
+    std::string name() const override {
+        return inner_.name();
+    }
+    std::string description() const override {
+        return inner_.description();
+    }
+    Device& device() override {
+        return inner_.device();
+    }
+    const OpTable& ops() const override {
+        return ops_;
+    }
+    Status prepare(WeightMatrix& w) override {
+        return inner_.prepare(w);
+    }
+    Status prepare(Tensor& t) override {
+        return inner_.prepare(t);
+    }
+
+    bool reads_stored(const WeightMatrix& w) const override {
+        return inner_.reads_stored(w);
+    }
 
   private:
     Backend& inner_;

@@ -23,9 +23,9 @@ constexpr int kAttentionDim = 512;
 constexpr int kWindowBytes = 528, kEntryBytes = 288;
 constexpr int kTable = 640;  ///< the released 128 + 512 entries; longer lists refill the table
 
-/// Weights of a block for one head. Four neighbouring lanes hold its 64 scaled scores: lane t those of
-/// entries 8 j + 2 t and 8 j + 2 t + 1 (as the tensor cores leave them). In: scores, -inf past the
-/// end. Out: weights. Returns their sum l, and m.
+/// Weights of a block for one head. Four neighbouring lanes hold its 64 scaled scores: lane t those
+/// of entries 8 j + 2 t and 8 j + 2 t + 1 (as the tensor cores leave them). In: scores, -inf past
+/// the end. Out: weights. Returns their sum l, and m.
 __device__ __forceinline__ float block_weights(float (&w)[16], float& m) {
     m = w[0];
 #pragma unroll
@@ -122,7 +122,9 @@ __device__ __forceinline__ PackedRow fetch_row(const uint8_t* src, bool window, 
         asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
                      : "=r"(r.codes.x), "=r"(r.codes.y), "=r"(r.codes.z), "=r"(r.codes.w)
                      : "l"(src + lane * 16));
-        asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(r.scale) : "l"(src + kAttentionDim + lane / 2));
+        asm volatile("ld.global.nc.u8 %0, [%1];"
+                     : "=r"(r.scale)
+                     : "l"(src + kAttentionDim + lane / 2));
     } else {
         asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];"
                      : "=r"(r.codes.x), "=r"(r.codes.y)
@@ -147,12 +149,12 @@ __device__ __forceinline__ void widen_row(const PackedRow& r, bool window, uint3
                            even = mul_bf16x2(e4m3_even(w[i]), factor);
             pairs[2 * i] = __byte_perm(even, odd, 0x5410);      // dims 4i, 4i + 1
             pairs[2 * i + 1] = __byte_perm(even, odd, 0x7632);  // dims 4i + 2, 4i + 3
-            nan |= (w[i] & 0x7F7F7F7Fu) + 0x01010101u;  // bit 7 of a byte: it was 0x7F
+            nan |= (w[i] & 0x7F7F7F7Fu) + 0x01010101u;          // bit 7 of a byte: it was 0x7F
         }
         nan &= 0x80808080u;
         if (e > kMaxE4m3Scale + 8 || nan != 0) {
-            // Huge rows need a second power of two; a NaN anywhere makes the row's scores NaN, as it
-            // must.
+            // Huge rows need a second power of two; a NaN anywhere makes the row's scores NaN, as
+            // it must.
             const uint32_t rest =
                 nan != 0 ? 0x7FC07FC0u : bf16x2_power(127 + e - kMaxE4m3Scale - 8);
 #pragma unroll

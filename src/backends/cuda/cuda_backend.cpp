@@ -146,6 +146,9 @@ class CudaBackend final : public Backend {
         return s.status();
     }
 
+    /// Everything is copied to the device.
+    bool reads_stored(const WeightMatrix&) const override { return false; }
+
   private:
     Status copy(uint8_t* dst, const void* src, size_t bytes) {
         CudaStream& s = device_->cuda();

@@ -122,7 +122,8 @@ const ExpertPointers* CudaStream::expert_table(std::span<const ExpertWeights> ex
     }
     const std::string shape = "(" + std::to_string(host.size()) + " experts)";
     if (recording()) {
-        record(cudaErrorStreamCaptureUnsupported, "expert_table", "a new table in a recording", shape);
+        record(
+            cudaErrorStreamCaptureUnsupported, "expert_table", "a new table in a recording", shape);
         return nullptr;
     }
     synchronize();  // kernels may still read the old table

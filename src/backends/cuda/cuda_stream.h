@@ -40,10 +40,10 @@ class CudaStream final : public Stream {
     bool has_wgmma() const { return parent_ != nullptr ? parent_->has_wgmma_ : has_wgmma_; }
 
     /// Scratch of one op call: at least `bytes`, 256-byte aligned, free again when the op's kernels
-    /// are done (stream order makes reuse by the next op safe; the second queue has its own). Growing
-    /// waits for the stream and makes recorded graphs stale (scratch_generation), so a step that is
-    /// recorded must have run once before. Returns nullptr (and keeps a status) when the memory is
-    /// not there, or when it would have to grow in the middle of a recording.
+    /// are done (stream order makes reuse by the next op safe; the second queue has its own).
+    /// Growing waits for the stream and makes recorded graphs stale (scratch_generation), so a step
+    /// that is recorded must have run once before. Returns nullptr (and keeps a status) when the
+    /// memory is not there, or when it would have to grow in the middle of a recording.
     void* scratch(size_t bytes);
 
     /// Changes whenever scratch or a table moves: a graph recorded before reads freed memory.

@@ -1,8 +1,8 @@
-// The sum of squares of a bf16 row, in the one order that every kernel with an RMS norm in it follows,
-// and the activation rounding that may come after it.
+// The sum of squares of a bf16 row, in the one order that every kernel with an RMS norm in it
+// follows, and the activation rounding that may come after it.
 //
-// Groups of eight neighbours are chained from zero; the 32 groups of a run (256 values) are added in
-// a butterfly; runs are added in ascending order. Who computes a run is free.
+// Groups of eight neighbours are chained from zero; the 32 groups of a run (256 values) are added
+// in a butterfly; runs are added in ascending order. Who computes a run is free.
 #pragma once
 
 #include "backends/cuda/numerics.cuh"

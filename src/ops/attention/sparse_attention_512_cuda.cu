@@ -1,10 +1,10 @@
-// Sparse attention for head_dim 512 on plain tensor cores (mma), for few heads and for chips without
-// wgmma: a block owns a row and 16 heads. And the merge of blocks that were computed apart.
+// Sparse attention for head_dim 512 on plain tensor cores (mma), for few heads and for chips
+// without wgmma: a block owns a row and 16 heads. And the merge of blocks that were computed apart.
 //
 // Per 64 list entries: packed rows arrive by cp.async one block ahead, are widened to bf16 in
-// shared memory (K and V are the same rows), scores = Q · K^T, weights in fp32, values = weights · V,
-// merged into O in registers. Weights enter the product as two bf16 parts (value and remainder), so
-// they keep 16 bits, as the contract's unrounded ones need. The rule of the sums is in
+// shared memory (K and V are the same rows), scores = Q · K^T, weights in fp32, values = weights ·
+// V, merged into O in registers. Weights enter the product as two bf16 parts (value and remainder),
+// so they keep 16 bits, as the contract's unrounded ones need. The rule of the sums is in
 // attention_512.cuh; sparse_attention_512_sm90.cu follows it too.
 #include "backends/cuda/attention_512.cuh"
 #include "backends/cuda/launch.cuh"
@@ -200,8 +200,10 @@ __global__ void __launch_bounds__(kThreads, 1)
         for (int i = 0; i < kValueTiles; ++i) {
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
-                out[i][j] = merge_value(
-                    out[i][j], values[i][j], j < 2 ? BlockFactors{f0.x, f0.y} : BlockFactors{f1.x, f1.y});
+                out[i][j] =
+                    merge_value(out[i][j],
+                                values[i][j],
+                                j < 2 ? BlockFactors{f0.x, f0.y} : BlockFactors{f1.x, f1.y});
             }
         }
     }
@@ -250,7 +252,8 @@ __global__ void __launch_bounds__(kDim / 4)
     uint2 r;
     r.x = cvt_bf16x2(out.x * factor, out.y * factor);
     r.y = cvt_bf16x2(out.z * factor, out.w * factor);
-    *reinterpret_cast<uint2*>(p.out + t * p.out_stride + static_cast<int64_t>(head) * kDim + dim) = r;
+    *reinterpret_cast<uint2*>(p.out + t * p.out_stride + static_cast<int64_t>(head) * kDim + dim) =
+        r;
 }
 
 void split_and_merge(Stream& stream, const AttentionParams& p) {

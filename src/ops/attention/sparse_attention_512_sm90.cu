@@ -1,17 +1,18 @@
-// Sparse attention for head_dim 512 on Hopper's wgmma. docs/kernels/cuda_sparse_attention.md has the
-// sums and the schedule.
+// Sparse attention for head_dim 512 on Hopper's wgmma. docs/kernels/cuda_sparse_attention.md has
+// the sums and the schedule.
 //
 // A thread block owns a row and 64 heads; four warpgroups with three jobs:
 //
 //   producers  gather the packed rows of a list block into registers, widen them to bf16 and write
 //              them to one of two key buffers (K and V are the same rows)
-//   first      scores = Q · K^T, weights in registers, which go to the other consumer through shared
+//   first      scores = Q · K^T, weights in registers, which go to the other consumer through
+//   shared
 //              memory; values of dims 0 .. 255
 //   second     values of dims 256 .. 511
 //
-// Values of a block are summed from zero, 32 dims at a time, and merged into the registers that hold
-// the output: the rule of attention_512.cuh. With few rows a thread block takes one list block alone
-// and leaves its values to merge_kernel (sparse_attention_512_cuda.cu).
+// Values of a block are summed from zero, 32 dims at a time, and merged into the registers that
+// hold the output: the rule of attention_512.cuh. With few rows a thread block takes one list block
+// alone and leaves its values to merge_kernel (sparse_attention_512_cuda.cu).
 #include "backends/cuda/attention_512.cuh"
 #include "backends/cuda/launch.cuh"
 #include "backends/cuda/sm90/wgmma.cuh"
@@ -32,7 +33,8 @@ constexpr int kBatch = 2;  ///< rows a producer warp has under way beside those 
 
 // Shared memory, from a multiple of 1024.
 constexpr int kQuery = 0, kKeys = kTile;
-constexpr int kWeightWords = 36;  ///< a thread's weights as operands (32), then two pairs of factors
+constexpr int kWeightWords =
+    36;  ///< a thread's weights as operands (32), then two pairs of factors
 constexpr int kWeights = kKeys + 2 * kTile;
 constexpr int kBarriers = kWeights + 128 * kWeightWords * 4;
 constexpr int kSharedBytes = kBarriers + 4 * 8 + 1024;
@@ -55,15 +57,15 @@ struct Pipeline {
     __device__ __forceinline__ uint32_t empty(int buffer) const { return full(buffer) + 16; }
 };
 
-/// A producer warp's rows of one list block: lane i < kProducerRows knows where row i is; which rows
-/// exist and which are window rows, bit by bit.
+/// A producer warp's rows of one list block: lane i < kProducerRows knows where row i is; which
+/// rows exist and which are window rows, bit by bit.
 struct WarpRows {
     const uint8_t* row = nullptr;
     uint32_t live = 0, window = 0;
 };
 
-__device__ __forceinline__ WarpRows look_up(
-    const AttentionParams& p, const KeyList& list, int t, int n, int block, int warp) {
+__device__ __forceinline__ WarpRows
+look_up(const AttentionParams& p, const KeyList& list, int t, int n, int block, int warp) {
     const int lane = static_cast<int>(threadIdx.x) & 31,
               j = block * kBlock + warp * kProducerRows + lane;
     const bool live = lane < kProducerRows && j < n, window = live && j < list.window;
@@ -78,7 +80,9 @@ __device__ __forceinline__ WarpRows look_up(
     return r;
 }
 
-__device__ __forceinline__ void fetch_batch(PackedRow (&into)[kBatch], const WarpRows& rows, int batch) {
+__device__ __forceinline__ void fetch_batch(PackedRow (&into)[kBatch],
+                                            const WarpRows& rows,
+                                            int batch) {
     const int lane = static_cast<int>(threadIdx.x) & 31;
 #pragma unroll
     for (int r = 0; r < kBatch; ++r) {
@@ -99,7 +103,8 @@ __device__ __forceinline__ void produce(const AttentionParams& p,
                                         int num_blocks,
                                         uint8_t* shared,
                                         const Pipeline& pipe) {
-    const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) / 32 % 8;
+    const int lane = static_cast<int>(threadIdx.x) & 31,
+              warp = static_cast<int>(threadIdx.x) / 32 % 8;
     constexpr int kBatches = kProducerRows / kBatch;
     WarpRows mine = look_up(p, list, t, n, first_block, warp), ahead;
     if (num_blocks > 1) ahead = look_up(p, list, t, n, first_block + 1, warp);
@@ -142,15 +147,15 @@ __device__ __forceinline__ void produce(const AttentionParams& p,
 }
 static_assert(kProducerRows == 8, "a row's place among eight permutes its pieces");
 
-/// A consumer thread's weights: operands of the four k16 steps, both parts, and the factors of its two
-/// heads.
+/// A consumer thread's weights: operands of the four k16 steps, both parts, and the factors of its
+/// two heads.
 struct Weights {
     uint32_t hi[4][4], lo[4][4];
     BlockFactors factors[2];
 };
 
-/// A head's share of the operands: pairs of words (k16 step k: words half and half + 2), high parts,
-/// low parts, then its factors. A warp's lanes are neighbours.
+/// A head's share of the operands: pairs of words (k16 step k: words half and half + 2), high
+/// parts, low parts, then its factors. A warp's lanes are neighbours.
 __device__ __forceinline__ uint2* exchange(uint8_t* shared, int half) {
     return reinterpret_cast<uint2*>(shared + kWeights) + half * 9 * 128 + threadIdx.x % 128;
 }
@@ -224,7 +229,9 @@ __device__ __forceinline__ void score_block(uint8_t* shared,
 }
 
 /// Values of 32 dims of one block, from zero.
-__device__ __forceinline__ void multiply_values(float (&values)[16], const Weights& w, uint64_t keys) {
+__device__ __forceinline__ void multiply_values(float (&values)[16],
+                                                const Weights& w,
+                                                uint64_t keys) {
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
@@ -304,38 +311,38 @@ __global__ void __launch_bounds__(kThreads, 1)
                 if (kSplit && lane % 4 == 0) {
                     for (int half = 0; half < 2; ++half) {
                         if (head + 8 * half >= p.heads) continue;
-                        split.sums[(static_cast<int64_t>(t) * split.blocks + block) * p.heads + head +
-                                   8 * half] = of_block[half];
+                        split.sums[(static_cast<int64_t>(t) * split.blocks + block) * p.heads +
+                                   head + 8 * half] = of_block[half];
                     }
                 }
             } else {
                 bar_sync<kWeightsReady, 256>();
             }
-            // The first consumer too reads its weights back: one place where they begin to live costs
-            // fewer registers than two.
+            // The first consumer too reads its weights back: one place where they begin to live
+            // costs fewer registers than two.
             Weights weights;
             take_over(weights, shared);
             if (group == 1 && i + 1 < num_blocks) bar_arrive<kWeightsTaken, 256>();
 #pragma unroll
             for (int q = 0; q < 8; ++q) {
                 float values[16];
-                multiply_values(
-                    values,
-                    weights,
-                    keys + static_cast<uint64_t>(((group * 4 + q / 2) * kSubtile + q % 2 * 64) >> 4));
+                multiply_values(values,
+                                weights,
+                                keys + static_cast<uint64_t>(
+                                           ((group * 4 + q / 2) * kSubtile + q % 2 * 64) >> 4));
                 if constexpr (kSplit) {
 #pragma unroll
                     for (int half = 0; half < 2; ++half) {
                         if (head + 8 * half >= p.heads) continue;
                         float* to = split.values +
-                                    ((static_cast<int64_t>(t) * split.blocks + block) * p.heads + head +
-                                     8 * half) *
+                                    ((static_cast<int64_t>(t) * split.blocks + block) * p.heads +
+                                     head + 8 * half) *
                                         kDim +
                                     group * 256 + q * 32 + lane % 4 * 2;
 #pragma unroll
                         for (int j = 0; j < 4; ++j) {
-                            *reinterpret_cast<float2*>(to + j * 8) = make_float2(
-                                values[4 * j + 2 * half], values[4 * j + 2 * half + 1]);
+                            *reinterpret_cast<float2*>(to + j * 8) =
+                                make_float2(values[4 * j + 2 * half], values[4 * j + 2 * half + 1]);
                         }
                     }
                 } else {
@@ -364,14 +371,15 @@ __global__ void __launch_bounds__(kThreads, 1)
             for (int half = 0; half < 2; ++half) {
                 if (head + 8 * half >= p.heads) continue;
                 const float f = half == 0 ? factor.x : factor.y;
-                uint16_t* dst = p.out + t * p.out_stride + static_cast<int64_t>(head + 8 * half) * kDim +
-                                group * 256 + lane % 4 * 2;
+                uint16_t* dst = p.out + t * p.out_stride +
+                                static_cast<int64_t>(head + 8 * half) * kDim + group * 256 +
+                                lane % 4 * 2;
 #pragma unroll
                 for (int q = 0; q < 8; ++q) {
 #pragma unroll
                     for (int j = 0; j < 4; ++j) {
-                        *reinterpret_cast<uint32_t*>(dst + q * 32 + j * 8) =
-                            cvt_bf16x2(out[q][4 * j + 2 * half] * f, out[q][4 * j + 2 * half + 1] * f);
+                        *reinterpret_cast<uint32_t*>(dst + q * 32 + j * 8) = cvt_bf16x2(
+                            out[q][4 * j + 2 * half] * f, out[q][4 * j + 2 * half + 1] * f);
                     }
                 }
             }
@@ -392,7 +400,9 @@ void sparse_attention_512_wide(Stream& stream, const AttentionParams& p) {
            SplitBlocks{});
 }
 
-void sparse_attention_512_split(Stream& stream, const AttentionParams& p, const SplitBlocks& split) {
+void sparse_attention_512_split(Stream& stream,
+                                const AttentionParams& p,
+                                const SplitBlocks& split) {
     launch(stream,
            "sparse_attention_512_split",
            attention_512_wide_kernel<true>,

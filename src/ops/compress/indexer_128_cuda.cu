@@ -1,11 +1,11 @@
-// Indexer scores for 32 heads of 128 values, as released: every warp on its own, nothing shared in a
-// block.
+// Indexer scores for 32 heads of 128 values, as released: every warp on its own, nothing shared in
+// a block.
 //
 // A warp keeps 32 keys widened to bf16 in registers, as the A operand, and scores them for one row
 // after the other: the row's heads are the B operand, straight from memory. Keys stay while the
 // sequence stays. Which value of k stands where is free as long as keys and queries agree, so a
-// packed word of eight neighbouring values serves as it is. The dot products are exact in fp32 (q4m ×
-// q4m); each entry's head sum then runs in one lane in ascending h with two roundings a step: the
+// packed word of eight neighbouring values serves as it is. The dot products are exact in fp32 (q4m
+// × q4m); each entry's head sum then runs in one lane in ascending h with two roundings a step: the
 // twin's bits. indexer_cuda.cu takes every other geometry.
 #include "backends/cuda/index_scores.cuh"
 #include "backends/cuda/launch.cuh"
@@ -46,11 +46,8 @@ __device__ __forceinline__ void widen_word(uint32_t w, uint32_t e, uint32_t (&pa
 }
 
 /// Keys first .. first + 31 of the sequence, zeros from `end` on.
-__device__ __forceinline__ void load_keys(Keys& keys,
-                                          const ScoreParams& p,
-                                          int seq,
-                                          int first,
-                                          int end) {
+__device__ __forceinline__ void load_keys(
+    Keys& keys, const ScoreParams& p, int seq, int first, int end) {
     const int lane = static_cast<int>(threadIdx.x) & 31, g = lane / 4, t = lane % 4;
     uint32_t words[4][4], scales[4];
 #pragma unroll
@@ -91,7 +88,8 @@ __device__ __forceinline__ void multiply(const Keys& keys, const uint16_t* query
         uint4 q[4];
 #pragma unroll
         for (int b = 0; b < 4; ++b)
-            q[b] = __ldg(reinterpret_cast<const uint4*>(query + (n * 8 + g) * kDim + b * 32 + t * 8));
+            q[b] =
+                __ldg(reinterpret_cast<const uint4*>(query + (n * 8 + g) * kDim + b * 32 + t * 8));
         float acc[2][4] = {};
 #pragma unroll
         for (int b = 0; b < 4; ++b) {
@@ -118,7 +116,8 @@ __device__ __forceinline__ float add_head(float score, float weight, float dot) 
     return __fadd_rn(score, __fmul_rn(weight, dot < 0.0f ? 0.0f : dot));
 }
 
-/// Which of the blocks first .. first + 31 are in the ascending list (-1 behind its end): bit by bit.
+/// Which of the blocks first .. first + 31 are in the ascending list (-1 behind its end): bit by
+/// bit.
 __device__ __forceinline__ uint32_t blocks_in_list(const int32_t* list, int n, int first) {
     const int lane = static_cast<int>(threadIdx.x) & 31;
     const auto below = [&](int at) {

@@ -1,7 +1,7 @@
 // One pass over the residual streams between two sites: expand, collapse, RMS norm, q8.
 //
-// A block owns a row; a thread keeps eight neighbouring columns of all streams in registers, so that
-// the new streams are written once and never read back. The bits are those of the four ops
+// A block owns a row; a thread keeps eight neighbouring columns of all streams in registers, so
+// that the new streams are written once and never read back. The bits are those of the four ops
 // (mhc_cuda.cu, rms_norm_cuda.cu, cast_round_cuda.cu), which also take the shapes that do not fit
 // here.
 #include "backends/cuda/cuda_ops.h"

@@ -1,5 +1,6 @@
-// RMS norm on the device: one block a row, one fixed order (row_squares.cuh), two passes over the row
-// (the second from cache). With Q8 the normed row is rounded to the activation format as it is stored.
+// RMS norm on the device: one block a row, one fixed order (row_squares.cuh), two passes over the
+// row (the second from cache). With Q8 the normed row is rounded to the activation format as it is
+// stored.
 #include "backends/cuda/cuda_ops.h"
 #include "backends/cuda/launch.cuh"
 #include "backends/cuda/numerics.cuh"
@@ -12,12 +13,8 @@ namespace {
 constexpr int kThreads = 256;
 
 template <bool Q8>
-__global__ void __launch_bounds__(kThreads) rms_norm_kernel(Bf16Rows x,
-                                                            const float* __restrict__ weight,
-                                                            float eps,
-                                                            int n,
-                                                            Bf16Rows out,
-                                                            Bf16Rows outq) {
+__global__ void __launch_bounds__(kThreads) rms_norm_kernel(
+    Bf16Rows x, const float* __restrict__ weight, float eps, int n, Bf16Rows out, Bf16Rows outq) {
     begin_kernel();
     __shared__ float runs[kMaxSquareRuns];
     const uint16_t* row = x.row(blockIdx.x);

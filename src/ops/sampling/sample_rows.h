@@ -11,11 +11,11 @@ namespace deepinfer {
 
 /// One row's wish; 32 bytes, laid out the same on host and device.
 struct SampleRequest {
-    int32_t row = 0;              ///< of the logits
-    uint32_t greedy = 0;          ///< 1: the largest logit, no noise
-    double inv_temperature = 1;   ///< 1 / temperature, for greedy rows 1
-    uint64_t seed = 0;            ///< NoiseKey (base/philox.h), stream kTarget
-    uint32_t position = 0;        ///< of the token to be generated
+    int32_t row = 0;             ///< of the logits
+    uint32_t greedy = 0;         ///< 1: the largest logit, no noise
+    double inv_temperature = 1;  ///< 1 / temperature, for greedy rows 1
+    uint64_t seed = 0;           ///< NoiseKey (base/philox.h), stream kTarget
+    uint32_t position = 0;       ///< of the token to be generated
     uint32_t sub_sequence = 0;
 };
 static_assert(sizeof(SampleRequest) == 32);
@@ -32,7 +32,8 @@ struct SampleChoice {
 /// choices   [n, 8] u8             SampleChoice each
 ///
 ///   greedy, or +inf among the logits   the largest logit, the smallest id on a tie
-///   else                               argmax of (l - max) · inv_temperature + gumbel_noise(key, id)
+///   else                               argmax of (l - max) · inv_temperature + gumbel_noise(key,
+///   id)
 ///                                      over l > -inf, the smallest id on a tie
 ///
 /// Numerics  exact: every implementation gives the same bits (ops/sampling/sampling_math.h).

@@ -1,5 +1,5 @@
-// Token choice on the device: one block a row, two passes. The arithmetic is sampling_math.h's, so a
-// row's token is the CPU's. Compiled with -fmad=false, as that file wants it.
+// Token choice on the device: one block a row, two passes. The arithmetic is sampling_math.h's, so
+// a row's token is the CPU's. Compiled with -fmad=false, as that file wants it.
 #include "backends/cuda/cuda_ops.h"
 #include "backends/cuda/launch.cuh"
 #include "ops/sampling/sample_rows.h"
@@ -23,7 +23,8 @@ __device__ __forceinline__ bool beats(const Best& a, const Best& b) {
 __device__ Best block_best(Best v, Best* shared) {
 #pragma unroll
     for (int d = 16; d > 0; d /= 2) {
-        const Best o{__shfl_xor_sync(0xFFFFFFFFu, v.score, d), __shfl_xor_sync(0xFFFFFFFFu, v.id, d)};
+        const Best o{__shfl_xor_sync(0xFFFFFFFFu, v.score, d),
+                     __shfl_xor_sync(0xFFFFFFFFu, v.id, d)};
         if (beats(o, v)) v = o;
     }
     if ((threadIdx.x & 31) == 0) shared[threadIdx.x / 32] = v;
@@ -36,8 +37,8 @@ __device__ Best block_best(Best v, Best* shared) {
     return v;
 }
 
-/// At least the score of a token with noise word x (the sampler's score_bound): tokens below what is
-/// to beat skip the logarithms.
+/// At least the score of a token with noise word x (the sampler's score_bound): tokens below what
+/// is to beat skip the logarithms.
 __device__ __forceinline__ float score_bound(float logit, float max, float inv, uint32_t x) {
     const float s = (logit - max) * inv;
     const float log2_low =
@@ -88,12 +89,12 @@ __global__ void __launch_bounds__(kThreads) sample_rows_kernel(const float* __re
                 const int v = first + i;
                 if (v >= vocab) break;
                 const float l = row[v];
-                if (!(l > -INFINITY) || !(score_bound(l, max32, inv32, words.w[i]) >= need)) continue;
-                const Best b{sm::gumbel_score(l,
-                                              max,
-                                              r.inv_temperature,
-                                              sm::gumbel_noise(key, static_cast<uint32_t>(v))),
-                             v};
+                if (!(l > -INFINITY) || !(score_bound(l, max32, inv32, words.w[i]) >= need))
+                    continue;
+                const Best b{
+                    sm::gumbel_score(
+                        l, max, r.inv_temperature, sm::gumbel_noise(key, static_cast<uint32_t>(v))),
+                    v};
                 if (beats(b, best)) best = b;
             }
         }

@@ -1,10 +1,9 @@
-#include "ops/sampling/sample_rows.h"
-
 #include <cmath>
 #include <cstring>
 #include <limits>
 
 #include "base/check.h"
+#include "ops/sampling/sample_rows.h"
 #include "ops/sampling/sampling_math.h"
 
 namespace deepinfer {
@@ -28,11 +27,10 @@ SampleChoice sample_row(const float* logits, int64_t vocab, const SampleRequest&
     double best = -std::numeric_limits<double>::infinity();
     for (int64_t v = 0; v < vocab; ++v) {
         if (!(logits[v] > -std::numeric_limits<float>::infinity())) continue;
-        const double score =
-            sm::gumbel_score(logits[v],
-                             static_cast<double>(max),
-                             r.inv_temperature,
-                             sm::gumbel_noise(key, static_cast<uint32_t>(v)));
+        const double score = sm::gumbel_score(logits[v],
+                                              static_cast<double>(max),
+                                              r.inv_temperature,
+                                              sm::gumbel_noise(key, static_cast<uint32_t>(v)));
         if (score > best) {
             best = score;
             choice.token = static_cast<int32_t>(v);

@@ -1,10 +1,10 @@
 // The wide matrix core (Hopper): packed weight tiles times 16 .. 128 activation rows on wgmma.
 //
 // Two warpgroups of 64 weight rows each share the activation rows. Weights are the A operand from
-// registers: every warp widens its own packed tile in registers and never writes it back. Activations
-// are the B operand in swizzled shared memory. A third warpgroup brings both in by cp.async, so that
-// the first two do nothing but widen and multiply. docs/kernels/cuda_matrix.md has the sums and the
-// schedule.
+// registers: every warp widens its own packed tile in registers and never writes it back.
+// Activations are the B operand in swizzled shared memory. A third warpgroup brings both in by
+// cp.async, so that the first two do nothing but widen and multiply. docs/kernels/cuda_matrix.md
+// has the sums and the schedule.
 //
 // The sum of an output element walks k exactly as in matrix_tile.cuh: the same slices, steps of 16,
 // slices added in ascending order. wgmma and mma give the same bits for the same steps
@@ -19,10 +19,10 @@
 
 namespace deepinfer::cuda {
 
-constexpr int kWideConsumers = 256;                 ///< two warpgroups multiply
-constexpr int kWideProducers = 128;                 ///< one copies
+constexpr int kWideConsumers = 256;  ///< two warpgroups multiply
+constexpr int kWideProducers = 128;  ///< one copies
 constexpr int kWideThreads = kWideConsumers + kWideProducers;
-constexpr int kWideRows = 128;                      ///< weight rows of a block
+constexpr int kWideRows = 128;  ///< weight rows of a block
 
 template <DType T, int N>
 struct WideShared {
@@ -38,12 +38,16 @@ struct WideShared {
     static constexpr int kPitch =
         kWideRows + 4;  ///< floats between two activation rows of the finished tile
     static constexpr int kTile = N * kPitch * 4;
-    static constexpr int kBody = kStages * kStage > kTile ? kStages * kStage : kTile;
+    static constexpr int kBody = kStages * kStage > kTile ? kStages* kStage : kTile;
     static constexpr int kBarriers = (kBody + 15) / 16 * 16;  ///< full and empty of every stage
     static constexpr int kBytes = kBarriers + 16 * kStages + 1024;  ///< room to align
     /// Registers of the roles; a block starts with 168 (80 where two share a multiprocessor).
-    static constexpr int kConsumerRegisters = kBlocks == 1 ? 208 : N == 64 ? 104 : 88,
-                         kProducerRegisters = kBlocks == 1 ? 88 : N == 64 ? 32 : 64;
+    static constexpr int kConsumerRegisters = kBlocks == 1 ? 208
+                                              : N == 64    ? 104
+                                                           : 88,
+                         kProducerRegisters = kBlocks == 1 ? 88
+                                              : N == 64    ? 32
+                                                           : 64;
 };
 
 /// Where the ring of stages stands; kept over the tiles of a block.
@@ -166,7 +170,8 @@ __device__ __forceinline__ void wide_produce(const TileOf& tile_of,
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
         bytes[i] = x.row[i] != nullptr ? 16u : 0u;
-        rows[i] = x.row[i] != nullptr ? reinterpret_cast<const uint8_t*>(x.row[i] + at) : weights[0];
+        rows[i] =
+            x.row[i] != nullptr ? reinterpret_cast<const uint8_t*>(x.row[i] + at) : weights[0];
     }
     for (int c = begin; c < end; ++c) {
         const uint32_t stage = base + static_cast<uint32_t>(ring.stage * S::kStage);
@@ -230,7 +235,8 @@ __device__ __forceinline__ void wide_multiply(float (&total)[N / 2],
         fence_proxy_async();  // copied by other threads, read by wgmma
         const uint8_t* stage = shared + ring.stage * S::kStage;
         const uint8_t* weights = stage + S::kActivations + warp * F::kBytes;
-        const uint64_t rows = swizzled_descriptor(base + static_cast<uint32_t>(ring.stage * S::kStage));
+        const uint64_t rows =
+            swizzled_descriptor(base + static_cast<uint32_t>(ring.stage * S::kStage));
 #pragma unroll
         for (int u = 0; u < kUnits; ++u) {
             WideOperand<T>& op = u == 0 ? even : odd;
@@ -325,8 +331,8 @@ __device__ __forceinline__ void wide_sync(const cooperative_groups::cluster_grou
 }
 
 /// Blocks of a cluster: 1, or one a K slice (fewer would add slices in another order). Estimated by
-/// waves of blocks; a chunk's time and what a block and a cluster cost besides were read off an H200
-/// on 2026-11-30.
+/// waves of blocks; a chunk's time and what a block and a cluster cost besides were read off an
+/// H200 on 2026-11-30.
 template <int N>
 int slice_peers(int64_t blocks, int chunks, int slices) {
     const int64_t room = 132 * WideShared<DType::kFP8E4M3, N>::kBlocks;

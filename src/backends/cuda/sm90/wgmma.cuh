@@ -32,7 +32,8 @@ __device__ __forceinline__ void wgmma_wait() {
 __device__ __forceinline__ void fence_proxy_async() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-/// Gives registers back or takes them, for every warp of a warpgroup; the counts of all roles must fit.
+/// Gives registers back or takes them, for every warp of a warpgroup; the counts of all roles must
+/// fit.
 template <int Count>
 __device__ __forceinline__ void setmaxnreg_dec() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
@@ -58,7 +59,8 @@ __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity)
         "r"(parity)
         : "memory");
 }
-/// Named barriers of part of a block: sync waits for `threads` threads in all, arrive does not wait.
+/// Named barriers of part of a block: sync waits for `threads` threads in all, arrive does not
+/// wait.
 template <int Id, int Threads>
 __device__ __forceinline__ void bar_sync() {
     asm volatile("bar.sync %0, %1;" ::"n"(Id), "n"(Threads) : "memory");
