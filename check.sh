@@ -2,7 +2,7 @@
 # One command checks it.
 #
 #   ./check.sh fast     format, layering, unit and twin tests                 (minutes)
-#   ./check.sh full     fast + golden vectors, laws, command line, ASan+UBSan, short fuzz (no argument: this)
+#   ./check.sh full     fast + golden vectors, laws, command line, ASan+UBSan, Python, short fuzz (no argument: this)
 #   ./check.sh tsan     engine, cache, server and thread pool under ThreadSanitizer
 #   ./check.sh clients  the official client packages against a server           (folded into full)
 #   ./check.sh python   the wheel in a fresh virtual environment, and its tests
@@ -51,6 +51,7 @@ case "$mode" in
             # Tests of refused allocations ask for more than there is: null, not an abort.
             ASAN_OPTIONS=allocator_may_return_null=1 "build-asan/src/${program}_test" --gtest_brief=1
         done
+        "$0" python
         step "fuzz (20 s a target)"
         tests/fuzz/run.sh 20
         "$0" clients

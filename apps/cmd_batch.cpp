@@ -9,6 +9,7 @@
 #include "command.h"
 #include "deepinfer/batch.h"
 #include "deepinfer/engine.h"
+#include "deepinfer/json_guard.h"
 
 namespace deepinfer::cli {
 namespace {
@@ -152,6 +153,8 @@ Result<BatchJob> read_openai(Engine& engine, const std::string& line) {
     const ordered_json j = ordered_json::parse(line, nullptr, false);
     if (!j.is_object() || !j.contains("custom_id") || !j["custom_id"].is_string())
         return invalid("custom_id must be a string");
+    if (const auto twice = repeated_json_key(line))
+        return invalid("the member '" + *twice + "' stands there twice");
     const std::string method =
         j.value("method", ordered_json("POST")).is_string() ? j.value("method", "POST") : "";
     const std::string url =

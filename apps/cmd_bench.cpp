@@ -18,6 +18,7 @@
 
 #include "bench_compare.h"
 #include "bench_ops.h"
+#include "bench_ratios.h"
 #include "bench_record.h"
 #include "bench_serve.h"
 #include "bench_spec.h"
@@ -518,7 +519,7 @@ class Bench {
 
 Status check(const Options& o) {
     static const std::string kNames[] = {
-        "throughput", "latency", "prefill", "decode", "ops", "spec", "serve", "compare"};
+        "throughput", "latency", "prefill", "decode", "ops", "spec", "serve", "ratios", "compare"};
     if (std::find(std::begin(kNames), std::end(kNames), o.name) == std::end(kNames)) {
         std::string all;
         for (const std::string& name : kNames) all += (all.empty() ? "" : ", ") + name;
@@ -564,6 +565,19 @@ int run_serve(Options& o) {
     return run_bench_serve(o.serve, o.common);
 }
 
+int run_ratio_bench(const Options& o) {
+    RatioOptions r;
+    r.output_len = o.output_len;
+    r.repeat = o.repeat;
+    r.seed = o.seed;
+    r.tag = o.tag;
+    r.note = o.note;
+    const Status status = run_ratios(o.common.engine, r, [&](const ordered_json& record) {
+        return write_record(record, o.append);
+    });
+    return status.ok() ? kExitOk : fail(status);
+}
+
 int run_spec(const Options& o) {
     SpecBenchOptions s;
     s.engine = o.common.engine;
@@ -598,6 +612,7 @@ int run(Options& o) {
         o.common.engine.max_num_seqs = std::max(o.common.engine.max_num_seqs, batch);
     install_interrupt_handler();
     if (o.name == "spec") return run_spec(o);
+    if (o.name == "ratios") return run_ratio_bench(o);
     Result<std::unique_ptr<Engine>> engine = Engine::create(o.common.engine);
     if (!engine.ok()) return fail(engine.status());
     if (o.common.progress) std::fprintf(stderr, "%s\n", engine.value()->description().c_str());
@@ -614,7 +629,8 @@ Run add_bench(CLI::App& root) {
                                         "serving or single ops; JSON Lines records on stdout");
     app->add_option("name",
                     o->name,
-                    "throughput, latency, prefill, decode, spec, serve, ops, or compare OLD NEW")
+                    "throughput, latency, prefill, decode, spec, serve, ops, ratios (of settings: "
+                    "truncation, prefix hits, loops, batching), or compare OLD NEW")
         ->required();
     app->add_option("files", o->files, "compare: two files of records; exit 1 if NEW is worse");
     app->add_option("--limit", o->compare.limit, "compare: change that is flagged")

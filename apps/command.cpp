@@ -221,6 +221,11 @@ Status SamplingOptions::apply(recipe::Conversation* conversation) {
     params.so_args = std::move(so_args).value();
     params.seq_seed = seed;
     params.max_tokens = max_tokens;
+    if (logprobs && *logprobs < 0) {
+        return {StatusCode::kInvalidArgument,
+                "--logprobs is " + std::to_string(*logprobs) +
+                    ", expected 0 (the chosen token alone) or the number of likeliest tokens"};
+    }
     params.logprobs = logprobs;
     params.ignore_eos = ignore_eos;
     if (conversation == nullptr) return {};

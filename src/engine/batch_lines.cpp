@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "deepinfer/json_guard.h"
 #include "deepinfer/structured_output.h"
 #include "engine/batch_runner.h"
 #include "engine/json_text.h"
@@ -75,6 +76,9 @@ Result<BatchJob> read_native_line(const Engine& engine,
     const Json object = Json::parse(line, nullptr, false);
     if (object.is_discarded()) return bad("the line is no JSON");
     if (!object.is_object()) return bad("the line is no JSON object");
+    if (const auto twice = repeated_json_key(line)) {
+        return bad("the member '" + *twice + "' stands there twice");
+    }
     if (object.contains("id")) {
         if (!object["id"].is_string()) return bad("id is no string");
         *id = object["id"].get<std::string>();

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/kv_block_space.h"
+#include "engine/model_fingerprint.h"
 #include "engine/plain_block_space.h"
 #include "engine/step_costs_measure.h"
 #include "tensor/quant_block.h"
@@ -50,13 +51,15 @@ int64_t block_bytes(const ModelConfig& m, int64_t block_tokens) {
     return bytes;
 }
 
-std::unique_ptr<BlockSpace> make_block_space(const EngineConfig& c, int64_t num_blocks) {
+std::unique_ptr<BlockSpace> make_block_space(const EngineConfig& c,
+                                             int64_t num_blocks,
+                                             const CacheKey& fingerprint) {
     if (!c.prefix_caching) return make_plain_block_space(num_blocks, c.block_tokens);
     KvBlockSpaceOptions o;
     o.num_blocks = num_blocks;
     o.block_tokens = c.block_tokens;
     o.max_num_seqs = c.max_num_seqs;
-    o.model_fingerprint = salt_id("model", c.model_dir, c.synthetic);
+    o.model_fingerprint = fingerprint;
     o.layout_fingerprint = salt_id(
         "layout", c.backend, std::to_string(c.block_tokens) + (c.batch_invariant ? "i" : ""));
     o.exact = c.batch_invariant;
@@ -238,7 +241,15 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineConfig& reque
     auto parts = std::make_unique<EngineParts>();
     parts->config = requested;
     EngineConfig& c = parts->config;
-    if (c.threads == 0) c.threads = ThreadPool::available_threads();
+    const int processors = ThreadPool::available_threads();
+    if (c.threads == 0) c.threads = processors;
+    // More never helps; some more is for tests, very many exhaust the system in the middle of work.
+    const int most = std::max(64, 8 * processors);
+    if (c.threads > most) {
+        return bad("threads (DEEPINFER_THREADS) is " + std::to_string(c.threads) +
+                   ", expected at most " + std::to_string(most) + ": this machine gives " +
+                   std::to_string(processors));
+    }
 
     Result<std::unique_ptr<Backend>> backend = open_backend(&c);
     if (!backend.ok()) return backend.status();
@@ -288,7 +299,10 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineConfig& reque
     if (!cache.ok()) return cache.status();
     parts->cache = std::make_unique<CacheMemory>(std::move(cache).value());
 
-    parts->blocks = make_block_space(c, sizes.value().num_blocks);
+    // Generated weights follow from their recipe's name; files are read.
+    const CacheKey fingerprint = c.synthetic.empty() ? model_fingerprint(*parts->checkpoint)
+                                                     : salt_id("model", c.model_dir, c.synthetic);
+    parts->blocks = make_block_space(c, sizes.value().num_blocks, fingerprint);
     SchedulerConfig scheduling = scheduler_config(c, m);
     scheduling.force_preempt = hooks.force_preempt;
     if (c.nextn > 0) {

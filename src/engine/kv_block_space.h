@@ -14,8 +14,7 @@ struct KvBlockSpaceOptions {
     int64_t num_blocks = 0;
     int block_tokens = 128;
     int64_t max_num_seqs = 64;
-    CacheKey
-        model_fingerprint{};  ///< the index lives and dies with the process: any name of the model
+    CacheKey model_fingerprint{};   ///< engine/model_fingerprint.h
     CacheKey layout_fingerprint{};  ///< row formats and whatever else changes stored bytes
     bool exact = true;              ///< adopt only blocks with the bits of a cold run
     EvictionPolicy eviction = EvictionPolicy::kAdaptive;

@@ -30,7 +30,11 @@ class OutputStream {
     const std::string& stop_text() const { return stop_text_; }
 
   private:
+    bool enough() const { return num_tokens_ >= min_tokens_; }
+
     std::vector<std::string> stops_;
+    int64_t min_tokens_;  ///< no stop string ends the text before this many
+    int64_t num_tokens_ = 0;
     StreamDecoder decoder_;
     StopMatcher matcher_;
     std::string stop_text_;

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "support/case_file.h"
 #include "support/golden_file.h"
 
@@ -118,6 +120,19 @@ TEST(OutputStream, IncludedStopStringStays) {
     params.stop = {"cd"};
     params.include_stop_str = true;
     EXPECT_EQ(stream(byte_tokens("abcdef"), params, FinishReason::kLength).text, "abcd");
+}
+
+TEST(OutputStream, NoStopStringEndsBeforeMinTokens) {
+    SamplingParams params;
+    params.stop = {"ab"};
+    const std::vector<int32_t> ids = byte_tokens("xabyabz");
+    for (const auto& [least, text, tokens] :
+         {std::tuple{0, "x", 3}, {3, "x", 3}, {4, "xaby", 6}, {6, "xaby", 6}, {7, "xabyabz", 7}}) {
+        params.min_tokens = least;
+        const Streamed s = stream(ids, params, FinishReason::kLength);
+        EXPECT_EQ(s.text, text) << least;
+        EXPECT_EQ(s.tokens, static_cast<size_t>(tokens)) << least;
+    }
 }
 
 }  // namespace

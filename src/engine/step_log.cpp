@@ -14,7 +14,7 @@ Result<std::unique_ptr<StepLog>> StepLog::open(const std::string& path) {
                       "step_log: cannot write " + path + ": " + std::strerror(errno));
     }
     std::setvbuf(file, nullptr, _IOLBF, 0);
-    return std::unique_ptr<StepLog>(new StepLog(file));
+    return std::unique_ptr<StepLog>(new StepLog(file, path));
 }
 
 StepLog::~StepLog() {
@@ -57,7 +57,13 @@ void StepLog::write(const StepPlan& plan,
     j.integer("plan_us", times.plan_us).integer("wait_us", times.wait_us);
     j.integer("commit_us", times.commit_us).integer("step_us", result.step_us);
     j.integer("sample_us", result.sample_us).integer("draft_us", result.draft_us);
-    std::fprintf(file_, "%s\n", j.str().c_str());
+    if (std::fprintf(file_, "%s\n", j.str().c_str()) >= 0 || failed_) return;
+    failed_ = true;  // said once: the steps go on
+    std::fprintf(stderr,
+                 "step_log: cannot write %s: %s; lines are missing from step %llu on\n",
+                 path_.c_str(),
+                 std::strerror(errno),
+                 static_cast<unsigned long long>(plan.step));
 }
 
 }  // namespace deepinfer

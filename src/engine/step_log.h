@@ -25,8 +25,10 @@ class StepLog {
                const BlockSpace& blocks);
 
   private:
-    explicit StepLog(std::FILE* file) : file_(file) {}
+    StepLog(std::FILE* file, std::string path) : file_(file), path_(std::move(path)) {}
     std::FILE* file_;
+    std::string path_;
+    bool failed_ = false;  ///< a write has failed, and stderr was told
 };
 
 }  // namespace deepinfer

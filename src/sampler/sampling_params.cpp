@@ -78,6 +78,9 @@ Status check_stops(const SamplingParams& p, int64_t vocab_size) {
                        "at most " + std::to_string(SamplingParams::kMaxStops));
     }
     for (size_t i = 0; i < p.stop.size(); ++i) {
+        if (p.stop[i].empty()) {
+            return invalid(indexed("stop", i), "empty", "some text: an empty string is everywhere");
+        }
         if (p.stop[i].size() > static_cast<size_t>(SamplingParams::kMaxStopBytes)) {
             return invalid(indexed("stop", i),
                            std::to_string(p.stop[i].size()) + " bytes",

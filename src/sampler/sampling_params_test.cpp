@@ -79,6 +79,10 @@ TEST(SamplingParams, EveryFieldIsCheckedByName) {
         {nullptr, [](SamplingParams& p) { p.stop.assign(16, std::string(256, 'x')); }},
         {"stop", [](SamplingParams& p) { p.stop.assign(17, "x"); }},
         {"stop[0]", [](SamplingParams& p) { p.stop = {std::string(257, 'x')}; }},
+        {"stop[1]",
+         [](SamplingParams& p) {
+             p.stop = {"x", ""};
+         }},
         {"stop_token_ids[0]", [](SamplingParams& p) { p.stop_token_ids = {2048}; }},
         {nullptr, [](SamplingParams& p) { p.n = 16; }},
         {"n", [](SamplingParams& p) { p.n = 17; }},
