@@ -60,7 +60,7 @@ class SamplingParams:
     logprob_mode: Literal["raw", "processed"] = "raw"
     """Which distribution `logprobs` describes: the model's, or the one sampled from."""
     so_args: Mapping[str, Any] | None = None
-    """Constraint on the output's form: one of regex, json_schema, ebnf (NotImplementedError in this version)."""
+    """Constraint on the output's form, enforced or refused (ValueError): {"regex": R}, {"json": schema}, {"ebnf": G}, {"choice": [A, B]}, {"structural_tag": T}, {"json_object": True}, with strict, any_whitespace, in_reasoning beside them (docs/structured_outputs.md)."""
     priority: int = 0
     """Scheduling class: smaller is served sooner."""
 

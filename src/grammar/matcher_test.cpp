@@ -246,7 +246,7 @@ TEST(Masks, EqualTheRecogniserOnRandomGrammars) {
     const std::vector<std::string> tokens = toy_tokens(&eos);
     const auto vocabulary = Vocabulary::of_tokens(tokens, eos);
     int productive = 0, checked = 0;
-    for (uint32_t seed = 1; seed <= 150; ++seed) {
+    for (uint32_t seed = 1; seed <= 70; ++seed) {
         RandomGrammar g;
         g.random.seed(seed);
         const std::string text = g.make();
@@ -287,8 +287,8 @@ TEST(Masks, EqualTheRecogniserOnRandomGrammars) {
             ASSERT_TRUE(earley.push(tokens[static_cast<size_t>(next)]));
         }
     }
-    EXPECT_GT(productive, 60);
-    EXPECT_GT(checked, 10000);
+    EXPECT_GT(productive, 25);
+    EXPECT_GT(checked, 4000);
 }
 
 std::shared_ptr<const CompiledGrammar> compile(const std::shared_ptr<const Vocabulary>& v,

@@ -412,8 +412,18 @@ class Refusals(WithEngine):
                 self.llm.generate(STORY, SamplingParams(temperature=value))
         with self.assertRaises(TypeError):
             SamplingParams(temprature=1)
-        with self.assertRaisesRegex(NotImplementedError, "so_args"):
-            self.llm.generate(STORY, SamplingParams(so_args={"regex": "a+"}))
+        for bad in ({"regex": "("}, {"json": {"type": "objekt"}}, {"xml": "a"}, {"regex": "a", "ebnf": "root ::= \"a\""}):
+            with self.assertRaisesRegex(ValueError, "so_args"):
+                self.llm.generate(STORY, SamplingParams(so_args=bad))
+
+    def test_constraints(self):
+        schema = {"type": "object", "properties": {"z": {"type": "integer", "minimum": 0, "maximum": 9}, "a": {"enum": ["x", "y"]}}, "required": ["z", "a"], "additionalProperties": False}
+        cases = (({"regex": "[0-9]{3}"}, r"^[0-9]{3}$"), ({"choice": ["yes", "no"]}, r"^(yes|no)$"), ({"json": schema, "any_whitespace": False}, r'^\{"z": [0-9], "a": "[xy]"\}$'))
+        for so_args, pattern in cases:
+            with self.subTest(pattern):
+                out = self.llm.generate(STORY, SamplingParams(so_args=so_args, max_tokens=40))[0]
+                self.assertRegex(out.outputs[0].text, pattern)
+                self.assertEqual(out.outputs[0].finish_reason, "stop")
 
     def test_bad_prompts(self):
         with self.assertRaisesRegex(ValueError, r"prompts\[1\]"):
