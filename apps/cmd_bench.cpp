@@ -1,9 +1,7 @@
 // bench: measurements as JSON Lines records. throughput and latency drive the engine in a closed
 // loop; prefill and decode measure one phase each.
-//
-// Prompts are token ids from a seeded generator (no added tokens but BOS), so a run can be
-// repeated; every request of every repetition has its own, so that the prefix cache helps only
-// where --non-cached asks for it.
+// Prompts are token ids from a seeded generator (no added tokens but BOS): a run can be repeated.
+// Every request of every repetition has its own; the prefix cache helps only with --non-cached.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -17,6 +15,7 @@
 #include <thread>
 
 #include "bench_compare.h"
+#include "bench_grammar.h"
 #include "bench_ops.h"
 #include "bench_ratios.h"
 #include "bench_record.h"
@@ -49,6 +48,7 @@ struct Options {
     std::string prompts;             ///< spec
     double force_accept = -1;        ///< spec
     BenchServeOptions serve;
+    GrammarBench grammar;
 };
 
 SteadyTime now() {
@@ -298,8 +298,7 @@ class Bench {
         return {};
     }
 
-    /// Prompts of `context` tokens, `non_cached` of them new, one token generated. Token counts are
-    /// prompt tokens.
+    /// Prompts of `context` tokens, `non_cached` of them new, one token generated; counts prompts'.
     Status prefill(int64_t batch, ordered_json* record) {
         const int64_t fresh = o_.non_cached > 0 ? std::min(o_.non_cached, o_.context) : o_.context;
         std::vector<int32_t> shared;
@@ -518,8 +517,16 @@ class Bench {
 };
 
 Status check(const Options& o) {
-    static const std::string kNames[] = {
-        "throughput", "latency", "prefill", "decode", "ops", "spec", "serve", "ratios", "compare"};
+    static const std::string kNames[] = {"throughput",
+                                         "latency",
+                                         "prefill",
+                                         "decode",
+                                         "ops",
+                                         "spec",
+                                         "serve",
+                                         "ratios",
+                                         "grammar",
+                                         "compare"};
     if (std::find(std::begin(kNames), std::end(kNames), o.name) == std::end(kNames)) {
         std::string all;
         for (const std::string& name : kNames) all += (all.empty() ? "" : ", ") + name;
@@ -616,7 +623,10 @@ int run(Options& o) {
     Result<std::unique_ptr<Engine>> engine = Engine::create(o.common.engine);
     if (!engine.ok()) return fail(engine.status());
     if (o.common.progress) std::fprintf(stderr, "%s\n", engine.value()->description().c_str());
-    const Status s = Bench(*engine.value(), o).run();
+    const auto write = [&](const ordered_json& r) { return write_record(r, o.append); };
+    const Status s = o.name == "grammar"
+                         ? run_bench_grammar(*engine.value(), o.grammar, o.tag, o.note, write)
+                         : Bench(*engine.value(), o).run();
     return s.ok() ? kExitOk : fail(s);
 }
 
@@ -705,6 +715,7 @@ Run add_bench(CLI::App& root) {
     app->add_option("--note", o->note, "Free text in the records");
     app->add_option("--append", o->append, "Append the records to this file too");
     add_bench_serve_options(*app, o->serve);
+    add_bench_grammar_options(*app, o->grammar);
     add_model_options(*app, o->common);
     add_engine_options(*app, o->common);
     return [o] { return run(*o); };

@@ -9,6 +9,7 @@
 #include "command.h"
 #include "deepinfer/json_guard.h"
 #include "deepinfer/judge.h"
+#include "deepinfer/structured_check.h"
 #include "deepinfer/tokenizer.h"
 
 namespace deepinfer::cli {
@@ -20,6 +21,7 @@ struct Options {
     CommonOptions common;
     std::string file, path = "prefill";
     bool token_logprobs = false;
+    bool check_structured_output = false;
 };
 
 /// The ids of a batch line: prompt_token_ids as they are, prompt with BOS in front, messages
@@ -138,6 +140,16 @@ int run(Options& o) {
                      static_cast<long long>(tokens),
                      tokens > 0 ? std::exp(total / static_cast<double>(tokens)) : 0.0);
     }
+    if (o.check_structured_output && !interrupted) {
+        EngineConfig config = o.common.engine;
+        config.model_dir = dir.value();
+        const Result<std::unique_ptr<Engine>> engine = Engine::create(config);
+        if (!engine.ok()) return fail(engine.status());
+        const Result<StructuredCheck> check = check_structured_output(*engine.value());
+        if (!check.ok()) return fail(check.status());
+        std::printf("{\"structured_output\":%s}\n", structured_check_json(check.value()).c_str());
+        failed += check->ok() ? 0 : 1;
+    }
     return interrupted ? kExitInterrupted : failed > 0 ? kExitFailed : kExitOk;
 }
 
@@ -152,6 +164,9 @@ Run add_ppl(CLI::App& root) {
         ->capture_default_str();
     app->add_flag(
         "--token-logprobs", o->token_logprobs, "Add the log-probability of every predicted token");
+    app->add_flag("--check-structured-output,--check_structured_output",
+                  o->check_structured_output,
+                  "Then three prompts under a regex, a JSON schema and a grammar; one more line");
     add_model_options(*app, o->common);
     return [o] { return run(*o); };
 }

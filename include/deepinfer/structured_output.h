@@ -9,12 +9,14 @@
 // dialects.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "deepinfer/sampling_params.h"
 #include "deepinfer/status.h"
+#include "deepinfer/tokenizer.h"
 
 namespace deepinfer {
 
@@ -45,6 +47,22 @@ struct ConstraintReport {
 /// texts are read byte by byte.
 ConstraintReport check_constraint(const StructuredOutputArgs& args,
                                   const std::vector<std::string>& texts);
+
+/// What a constraint costs with a vocabulary: compilation, and masks along random outputs (every
+/// token drawn uniformly from the allowed ones).
+struct ConstraintTiming {
+    double vocabulary_ms = 0;  ///< preparing the vocabulary; once per tokenizer
+    double lower_ms = 0, compile_ms = 0;
+    size_t memory_bytes = 0;
+    std::vector<double> mask_us, accept_us;  ///< one per token
+};
+/// kInvalidArgument: refused.
+Result<ConstraintTiming> time_constraint(const Tokenizer& tokenizer,
+                                         const StructuredOutputArgs& args,
+                                         int num_outputs,
+                                         int max_tokens,
+                                         uint64_t seed,
+                                         int threads);
 
 /// One line {"so_args": {…}, "texts": […]} → {"ok", "refused", "notes", "accepted"} (`deepinfer
 /// check-constraint --cases`). A line that is no such object gives {"ok": false, "refused": […]}

@@ -60,6 +60,9 @@ class JsonWriter {
 
     /// The rule of the whole schema's values.
     RuleId whole();
+    /// The arguments of a call in DSML (prompt format V4.1): one parameter element per member,
+    /// string values as raw text, others as JSON. Only objects of the schema count.
+    ExprId parameters();
     /// An expression for the values of one place.
     ExprId value(const Conjunction& c);
     /// The same for forms that stand alone.
@@ -69,6 +72,9 @@ class JsonWriter {
     JsonText& text() { return text_; }
 
   private:
+    ExprId parameter(ExprId name, const Conjunction& c);
+    ExprId parameter_list(const MemberForm& form);
+    ExprId raw_text(const StringPart& part);
     ExprId number(const NumberPart& part);
     ExprId string(const StringPart& part);
     ExprId array(const ItemForm& form);

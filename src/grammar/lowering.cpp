@@ -35,8 +35,12 @@ ExprId lower_regex(const std::string& pattern,
     return regex_expr(without_anchors(r), p, one);
 }
 
-ExprId lower_schema(const std::string& text,
+namespace {
+
+/// Checks the schema and writes either its JSON or its call arguments.
+ExprId write_schema(const std::string& text,
                     const StructuredOutputArgs& args,
+                    bool as_parameters,
                     Productions& p,
                     std::vector<Refusal>* notes,
                     const Limits& limits) {
@@ -45,13 +49,33 @@ ExprId lower_schema(const std::string& text,
     SchemaAlgebra algebra(tree, root, args.strict, limits);
     algebra.check();
     JsonWriter writer(algebra, p, args.any_whitespace);
-    const RuleId whole = writer.whole();
+    const RuleId whole = as_parameters ? p.rule("arguments", writer.parameters()) : writer.whole();
     writer.finish();
-    p.set_root(whole);
     notes->insert(notes->end(), algebra.notes().begin(), algebra.notes().end());
-    if (!p.productive_rules()[static_cast<size_t>(whole)])
-        refuse("", "", "no value satisfies the schema");
+    if (!p.productive_rules()[static_cast<size_t>(whole)]) {
+        refuse("",
+               "",
+               as_parameters ? "no object satisfies the schema" : "no value satisfies the schema");
+    }
     return p.ref(whole);
+}
+
+}  // namespace
+
+ExprId lower_schema(const std::string& text,
+                    const StructuredOutputArgs& args,
+                    Productions& p,
+                    std::vector<Refusal>* notes,
+                    const Limits& limits) {
+    return write_schema(text, args, false, p, notes, limits);
+}
+
+ExprId lower_parameters(const std::string& text,
+                        const StructuredOutputArgs& args,
+                        Productions& p,
+                        std::vector<Refusal>* notes,
+                        const Limits& limits) {
+    return write_schema(text, args, true, p, notes, limits);
 }
 
 ExprId lower_choice(const std::vector<std::string>& choices, Productions& p) {
@@ -70,7 +94,7 @@ ExprId lower_choice(const std::vector<std::string>& choices, Productions& p) {
     return p.choice(std::move(ways));
 }
 
-ExprId text_with_markers(const std::string& text, Productions& p) {
+std::string marked_text(const std::string& text) {
     std::string out;
     for (size_t i = 0; i < text.size();) {
         bool found = false;
@@ -83,7 +107,11 @@ ExprId text_with_markers(const std::string& text, Productions& p) {
         }
         if (!found) out += text[i++];
     }
-    return p.literal(out);
+    return out;
+}
+
+ExprId text_with_markers(const std::string& text, Productions& p) {
+    return p.literal(marked_text(text));
 }
 
 Lowered lower(const StructuredOutputArgs& args, const Limits& limits) {

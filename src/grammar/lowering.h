@@ -33,6 +33,12 @@ ExprId lower_schema(const std::string& text,
                     Productions& p,
                     std::vector<Refusal>* notes,
                     const Limits& limits);
+/// The arguments of a tool call in DSML for a schema of objects.
+ExprId lower_parameters(const std::string& text,
+                        const StructuredOutputArgs& args,
+                        Productions& p,
+                        std::vector<Refusal>* notes,
+                        const Limits& limits);
 ExprId lower_choice(const std::vector<std::string>& choices, Productions& p);
 ExprId lower_structural_tag(const std::string& text,
                             const StructuredOutputArgs& args,
@@ -42,5 +48,7 @@ ExprId lower_structural_tag(const std::string& text,
 
 /// Text in which the spellings of marker tokens mean those tokens.
 ExprId text_with_markers(const std::string& text, Productions& p);
+/// The same as text: spellings replaced by the code points that stand for the tokens.
+std::string marked_text(const std::string& text);
 
 }  // namespace deepinfer::grammar

@@ -65,10 +65,10 @@ class TagLowering {
         return out;
     }
 
-    ExprId schema(const JsonNode& s) {
-        Productions& p = p_;
+    ExprId schema(const JsonNode& s, bool as_parameters = false) {
         try {
-            return lower_schema(compact_json(s), args_, p, notes_, limits_);
+            const auto lower = as_parameters ? lower_parameters : lower_schema;
+            return lower(compact_json(s), args_, p_, notes_, limits_);
         } catch (Refusal r) {
             r.pointer = s.pointer + r.pointer;
             throw r;
@@ -105,12 +105,17 @@ class TagLowering {
         }
         if (type == "json_schema") {
             only(f, {"type", "json_schema", "style"});
-            if (f.find("style") != nullptr && member(f, "style", Type::kString).text != "json")
-                refuse(f.find("style")->pointer, "style", "only the style json is supported");
+            const JsonNode* style = f.find("style");
+            const std::string named =
+                style == nullptr ? "json" : member(f, "style", Type::kString).text;
+            const bool as_parameters = named == "deepseek_v4_1_xml";
+            if (!as_parameters && named != "json") {
+                refuse(style->pointer, "style", "expected json or deepseek_v4_1_xml");
+            }
             const JsonNode* s = f.find("json_schema");
             if (s == nullptr)
                 refuse(f.pointer, "json_schema", "the member \"json_schema\" is missing");
-            return schema(*s);
+            return schema(*s, as_parameters);
         }
         if (type == "regex") {
             only(f, {"type", "pattern"});

@@ -212,7 +212,10 @@ ConstraintReport check_constraint(const StructuredOutputArgs& args,
     report.ok = true;
     for (const std::string& text : texts) {
         grammar::Matcher matcher(compiled.value());
-        report.accepted.push_back(matcher.accept_text(text) && matcher.complete());
+        // In structural tags the spelling of a marker means its token.
+        const bool marked = args.type == Args::Type::kStructuralTag;
+        const std::string read = marked ? grammar::marked_text(text) : text;
+        report.accepted.push_back(matcher.accept_text(read) && matcher.complete());
     }
     return report;
 }

@@ -1,8 +1,21 @@
 #include "grammar/token_matcher.h"
 
+#include <atomic>
+#include <chrono>
+
 #include "base/check.h"
 
 namespace deepinfer::grammar {
+namespace {
+
+std::atomic<int64_t> num_masks{0}, mask_ns{0}, num_refused{0};
+
+}  // namespace
+
+MaskCounters mask_counters() {
+    constexpr int64_t kNsPerUs = 1000;
+    return {num_masks.load(), mask_ns.load() / kNsPerUs, num_refused.load()};
+}
 
 TokenMatcher::TokenMatcher(std::shared_ptr<const CompiledGrammar> grammar, bool after_reasoning)
     : grammar_(std::move(grammar)), matcher_(grammar_) {
@@ -22,15 +35,22 @@ std::vector<uint32_t> TokenMatcher::mask() {
         if (v.eos() >= 0) free[static_cast<size_t>(v.eos()) / 32] &= ~(1u << (v.eos() % 32));
         return free;
     }
+    const auto before = std::chrono::steady_clock::now();
     std::vector<uint32_t> words(v.defined_mask().size());
     matcher_.fill(words);
+    const auto spent = std::chrono::steady_clock::now() - before;
+    ++num_masks;
+    mask_ns += std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count();
     return words;
 }
 
 bool TokenMatcher::accept(int32_t token) {
     const Vocabulary& v = grammar_->vocabulary();
     if (in_grammar()) {
-        if (!matcher_.accept(token)) return false;
+        if (!matcher_.accept(token)) {
+            ++num_refused;
+            return false;
+        }
     } else {
         if (!v.defined(token) || token == v.eos()) return false;
         if (token == v.marker_id(kMarkerEndThinking)) begin_ = num_tokens_ + 1;

@@ -36,6 +36,13 @@ class TokenMatcher final : public TokenConstraint {
     std::optional<int64_t> begin_;  ///< tokens before the grammar's first; unset in free text
 };
 
+/// What all matchers of this process did so far.
+struct MaskCounters {
+    int64_t masks = 0, mask_us = 0;
+    int64_t refused = 0;  ///< tokens that accept() did not take: drafts wrong by form
+};
+MaskCounters mask_counters();
+
 /// Whether a prompt leaves reasoning open: of the tokens <think> and </think> the last is <think>.
 bool reasoning_is_open(const std::vector<int32_t>& prompt, const Vocabulary& vocabulary);
 

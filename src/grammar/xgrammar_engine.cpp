@@ -3,6 +3,7 @@
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
+#include <mutex>
 
 #include "base/check.h"
 #include "grammar/char_set.h"
@@ -19,6 +20,18 @@ uint64_t mix(uint64_t hash, std::string_view bytes) {  // FNV-1a with the length
 
 struct Vocabulary::Impl {
     xgrammar::TokenizerInfo info{xgrammar::NullObj{}};
+    /// One compiler for all grammars: rules that are alike (strings, numbers, blanks) share their masks.
+    mutable std::mutex mutex;
+    mutable std::unique_ptr<xgrammar::GrammarCompiler> compiler;
+
+    xgrammar::GrammarCompiler& compiler_for(int threads) const {
+        constexpr int64_t kSharedBytes = int64_t{96} << 20;
+        const std::lock_guard<std::mutex> lock(mutex);
+        if (compiler == nullptr) {
+            compiler = std::make_unique<xgrammar::GrammarCompiler>(info, threads, true, kSharedBytes);
+        }
+        return *compiler;
+    }
 };
 
 Vocabulary::~Vocabulary() = default;
@@ -95,8 +108,7 @@ CompiledGrammar::~CompiledGrammar() = default;
 Result<std::shared_ptr<const CompiledGrammar>> CompiledGrammar::compile(
     std::shared_ptr<const Vocabulary> vocabulary, const std::string& ebnf, int threads) {
     try {
-        // No cache of the library's: ours knows tenants, bytes and refusals.
-        xgrammar::GrammarCompiler compiler(vocabulary->impl().info, threads, false);
+        xgrammar::GrammarCompiler& compiler = vocabulary->impl().compiler_for(threads);
         std::shared_ptr<CompiledGrammar> out(new CompiledGrammar());
         out->impl_ = std::make_unique<Impl>();
         out->impl_->grammar = compiler.CompileGrammar(ebnf, "root");

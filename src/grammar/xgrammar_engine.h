@@ -68,7 +68,8 @@ class Vocabulary {
 class CompiledGrammar {
   public:
     /// EBNF of Productions::to_ebnf(), of a size that the gate has bounded (the library cannot be
-    /// interrupted). kInvalidArgument: the library refuses it.
+    /// interrupted). `threads` counts for the first grammar of a vocabulary. kInvalidArgument: the library
+    /// refuses it.
     static Result<std::shared_ptr<const CompiledGrammar>> compile(
         std::shared_ptr<const Vocabulary> vocabulary, const std::string& ebnf, int threads);
     ~CompiledGrammar();

@@ -111,6 +111,7 @@ class ChatConverter {
         s->repetition_penalty = body_.number_in("repetition_penalty", 0, 100, true).value_or(1);
         s->min_tokens = body_.integer_in("min_tokens", 0, kMax).value_or(0);
         s->ignore_eos = body_.boolean("ignore_eos").value_or(false);
+        s->so_args = read_guided(body_);
         if (const std::vector<Json>* ids = body_.array("stop_token_ids")) {
             for (size_t i = 0; i < ids->size(); ++i) {
                 const std::optional<int64_t> id = (*ids)[i].as_int64();

@@ -219,6 +219,57 @@ void apply_tools(std::vector<DeclaredTool> tools,
 
 // ------------------------------------------------------------------ response formats
 
+namespace {
+
+void set_guided(const Fields& from,
+                const std::string& key,
+                StructuredOutputArgs::Type type,
+                StructuredOutputArgs* args) {
+    using Type = StructuredOutputArgs::Type;
+    const Json* value = from.get(key);
+    if (value == nullptr) return;
+    const std::string place = from.path(key);
+    if (type == Type::kJsonObject) {
+        if (!from.boolean(key).value_or(false)) return;
+    }
+    if (!args->empty()) refuse(place + ": only one constraint at a time", place);
+    args->type = type;
+    if (type == Type::kChoice) {
+        const std::vector<Json>* list = from.array(key);
+        if (list->empty()) refuse(place + " is empty", place);
+        for (const Json& choice : *list) {
+            if (!choice.is_string()) refuse(place + ": every choice is a string", place);
+            args->choices.push_back(choice.as_string());
+        }
+    } else if (type == Type::kJson || type == Type::kStructuralTag) {
+        args->value = value->is_string() ? value->as_string() : dump_python(*value);
+    } else if (type != Type::kJsonObject) {
+        args->value = from.required_string(key);
+    }
+}
+
+}  // namespace
+
+StructuredOutputArgs read_guided(const Fields& body) {
+    using Type = StructuredOutputArgs::Type;
+    StructuredOutputArgs args;
+    const struct {
+        const char* key;
+        Type type;
+    } forms[] = {{"json", Type::kJson},
+                 {"regex", Type::kRegex},
+                 {"choice", Type::kChoice},
+                 {"grammar", Type::kEbnf},
+                 {"json_object", Type::kJsonObject},
+                 {"structural_tag", Type::kStructuralTag}};
+    const std::optional<Fields> nested = body.object("structured_outputs");
+    for (const auto& form : forms) {
+        if (nested) set_guided(*nested, form.key, form.type, &args);
+        set_guided(body, "guided_" + std::string(form.key), form.type, &args);
+    }
+    return args;
+}
+
 void read_json_schema(const Fields& format, Conversion* c) {
     Conversation& conversation = c->conversation();
     const Json* schema = format.json().find("schema");
@@ -233,6 +284,7 @@ void read_json_schema(const Fields& format, Conversion* c) {
     if (strict && c->compat()) strict_form(*schema, true, false, format.path("schema"));
     conversation.response_format = ResponseFormat::kJsonSchema;
     conversation.response_schema = dump_python(*schema, c->numbers());
+    conversation.response_strict = strict;
 }
 
 void require_word_json(const std::string& param, Conversion* c) {

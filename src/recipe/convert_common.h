@@ -67,6 +67,9 @@ void apply_tools(std::vector<DeclaredTool> tools,
                  const std::string& choice_path,
                  Conversion* c);
 
+/// vLLM's spellings of a constraint: structured_outputs {json, regex, choice, grammar, json_object,
+/// structural_tag} and guided_json, guided_regex, guided_choice, guided_grammar. At most one.
+StructuredOutputArgs read_guided(const Fields& body);
 /// `json_schema` of a response format; `format` holds schema and strict.
 void read_json_schema(const Fields& format, Conversion* c);
 /// json_object asks for the word "json" in some text.

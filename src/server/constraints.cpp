@@ -1,10 +1,9 @@
 #include "server/constraints.h"
 
+#include "deepinfer/recipe_constraint.h"
 #include "server/api.h"
 
 namespace deepinfer::server {
-
-using recipe::ResponseFormat;
 
 Status check_pictures(const recipe::Conversation& conversation) {
     if (recipe::num_images(conversation) == 0) return {};
@@ -29,27 +28,21 @@ bool check_constraints(const ServerLimits& limits,
     for (const recipe::ToolDefinition& tool : c.tools)
         if (too_large(tool.client_parameters.size(), "tools")) return false;
 
-    const auto refuse = [&](const std::string& what, const std::string& param) {
-        *error = bad_request(what + ": constrained output is not in this version", param);
+    const Result<StructuredOutputArgs> constraint = recipe::output_constraint(request);
+    if (!constraint.ok()) {
+        *error = bad_request(constraint.status().message(), format);
         return false;
-    };
-    switch (c.response_format) {
-        case ResponseFormat::kText:
-            break;
-        case ResponseFormat::kJsonObject:
-            return refuse(format + " json_object", format);
-        case ResponseFormat::kJsonSchema:
-            return refuse(format + " json_schema", format);
-        case ResponseFormat::kRegex:
-            return refuse(format + " regex", format);
     }
-    for (const recipe::ToolDefinition& tool : c.tools)
-        if (tool.strict.value_or(false)) return refuse("tools with strict: true", "tools");
-    if (request.must_call && c.thinking)
-        return refuse("a required tool call while thinking", "tool_choice");
+    if (static_cast<int64_t>(constraint.value().value.size()) > 4 * limits.schema_bytes) {
+        *error = bad_request("the constraints of tools and format together are too large", format);
+        return false;
+    }
     return true;
 }
 
-void apply_constraints(const recipe::ConvertedRequest&, SamplingParams*) {}
+void apply_constraints(const recipe::ConvertedRequest& request, SamplingParams* sampling) {
+    Result<StructuredOutputArgs> constraint = recipe::output_constraint(request);
+    if (constraint.ok()) sampling->so_args = std::move(constraint).value();
+}
 
 }  // namespace deepinfer::server

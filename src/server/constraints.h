@@ -1,5 +1,4 @@
-// What of a request this version's engine cannot do yet, and how the rest reaches it. Two switches
-// stand here: pictures and constrained decoding.
+// Pictures, which this version's engine cannot do yet, and constraints on the answer's form.
 #pragma once
 
 #include "deepinfer/recipe_protocol.h"
@@ -11,7 +10,8 @@ namespace deepinfer::server {
 /// kUnimplemented if the conversation shows pictures.
 Status check_pictures(const recipe::Conversation& conversation);
 
-/// Refuses what would need constrained decoding, and constraints that are too large.
+/// Refuses constraints that contradict each other or are too large. Whether a constraint can be
+/// enforced says the engine at submission.
 bool check_constraints(const ServerLimits& limits,
                        const recipe::ConvertedRequest& request,
                        recipe::ApiError* error);

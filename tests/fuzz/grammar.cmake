@@ -1,0 +1,1 @@
+di_fuzz(fuzz_constraint DEPS grammar)

@@ -1,0 +1,157 @@
+// Request bodies → the constraint they imply → which answers it takes. Calls are in DSML (prompt
+// format V4.1), whose marker is a token; here its spelling stands for it.
+#include <gtest/gtest.h>
+
+#include "deepinfer/recipe_constraint.h"
+#include "deepinfer/structured_output.h"
+
+namespace deepinfer {
+namespace {
+
+const std::string kBook =
+    R"({"type":"function","function":{"name":"book","strict":true,"parameters":{"type":"object","properties":{"seats":{"type":"array","items":{"type":"integer"},"minItems":1,"maxItems":3},"name":{"type":"string","maxLength":12},"meta":{"type":"object","properties":{"vip":{"type":"boolean"}},"required":["vip"],"additionalProperties":false},"note":{"anyOf":[{"type":"string"},{"type":"null"}]}},"required":["seats","name","meta"],"additionalProperties":false}}})";
+const std::string kFree =
+    R"({"type":"function","function":{"name":"look","parameters":{"type":"object","properties":{"q":{"type":"string"}}}}})";
+
+StructuredOutputArgs constraint_of(
+    const std::string& rest,
+    std::string messages = R"([{"role":"user","content":"Answer as json."}])") {
+    const std::string body =
+        R"({"model":"deepseek-flash","messages":)" + messages + "," + rest + "}";
+    const recipe::ConvertResult r =
+        recipe::convert_request(recipe::Protocol::kChatCompletions, body, {});
+    EXPECT_TRUE(r.request) << r.error.message;
+    if (!r.request) return {};
+    const Result<StructuredOutputArgs> args = recipe::output_constraint(*r.request);
+    EXPECT_TRUE(args.ok()) << args.status().message();
+    return args.ok() ? args.value() : StructuredOutputArgs();
+}
+
+void expect_texts(const StructuredOutputArgs& args,
+                  const std::vector<std::string>& accept,
+                  const std::vector<std::string>& reject) {
+    std::vector<std::string> texts = accept;
+    texts.insert(texts.end(), reject.begin(), reject.end());
+    const ConstraintReport r = check_constraint(args, texts);
+    ASSERT_TRUE(r.ok) << args.value << " " << r.refused[0].pointer << " " << r.refused[0].reason;
+    for (size_t i = 0; i < texts.size(); ++i)
+        EXPECT_EQ(r.accepted[i], i < accept.size()) << texts[i];
+}
+
+std::string param(const std::string& name, const std::string& kind, const std::string& value) {
+    return "<｜DSML｜ parameter name=\"" + name + "\" string=\"" + kind + "\">" + value +
+           "</｜DSML｜ parameter>\n";
+}
+std::string call(const std::string& tool, const std::string& params) {
+    return "<｜DSML｜ invoke name=\"" + tool + "\">\n" + params + "</｜DSML｜ invoke>\n";
+}
+std::string block(const std::string& calls) {
+    return "<｜DSML｜ calls>\n" + calls + "</｜DSML｜ calls>";
+}
+
+const std::string kGood = param("seats", "false", "[1, 2]") +
+                          param("name", "true", "Ann <3 \"x\"") +
+                          param("meta", "false", "{\"vip\": true}");
+
+TEST(ToolCalls, ARequiredToolIsCalledWithValidArguments) {
+    const StructuredOutputArgs thinking = constraint_of(
+        "\"tools\":[" + kBook +
+        R"(],"tool_choice":{"type":"function","function":{"name":"book"}},"thinking":{"type":"enabled"})");
+    const std::string two =
+        call("book", kGood) + call("book", kGood + param("note", "false", "null"));
+    expect_texts(
+        thinking,
+        {"\n\n" + block(call("book", kGood)),
+         "\n\n" + block(two),
+         "\n\n" + block(call("book", kGood + param("note", "true", "hi\nthere")))},
+        {"",
+         "free text",
+         block(call("book", kGood)),
+         "\n\n" + block(""),
+         "\n\n" + block(call("look", kGood)),
+         "\n\n" + block(call("book", param("seats", "false", "[1, 2]"))),
+         "\n\n" + block(call("book",
+                             param("seats", "true", "[1, 2]") + param("name", "true", "a") +
+                                 param("meta", "false", "{\"vip\": true}"))),
+         "\n\n" + block(call("book",
+                             param("seats", "false", "[1,2,3,4]") + param("name", "true", "a") +
+                                 param("meta", "false", "{\"vip\": true}"))),
+         "\n\n" +
+             block(call("book",
+                        param("seats", "false", "[1]") + param("name", "true", "thirteen long") +
+                            param("meta", "false", "{\"vip\": true}"))),
+         "\n\n" + block(call("book", kGood + param("extra", "true", "x")))});
+    // Without thinking the prompt has begun the block.
+    const StructuredOutputArgs direct = constraint_of(
+        "\"tools\":[" + kBook + R"(],"tool_choice":"required","thinking":{"type":"disabled"})");
+    expect_texts(direct,
+                 {call("book", kGood) + "</｜DSML｜ calls>"},
+                 {block(call("book", kGood)), call("book", "") + "</｜DSML｜ calls>"});
+    const StructuredOutputArgs single = constraint_of(
+        "\"tools\":[" + kBook +
+        R"(],"tool_choice":"required","parallel_tool_calls":false,"thinking":{"type":"disabled"})");
+    expect_texts(single, {call("book", kGood) + "</｜DSML｜ calls>"}, {two + "</｜DSML｜ calls>"});
+}
+
+TEST(ToolCalls, AutoIsFreeUntilABlockBegins) {
+    const StructuredOutputArgs args =
+        constraint_of("\"tools\":[" + kBook + "," + kFree + R"(],"thinking":{"type":"disabled"})");
+    expect_texts(
+        args,
+        {"",
+         "No call, 5 < 6.",
+         "Let me see.\n\n" + block(call("book", kGood)),
+         "\n\n" + block(call("look", param("q", "true", "x") + param("any", "false", "[1]")) +
+                        call("book", kGood))},
+        {"\n\n" + block(call("book", "")),
+         "<｜DSML｜ nonsense",
+         "\n\n" + block(call("other", "")),
+         "\n\n" + block(call("book", kGood)) + "more"});
+    EXPECT_TRUE(constraint_of("\"tools\":[" + kFree + "]").empty());
+    EXPECT_TRUE(constraint_of("\"tools\":[" + kBook + R"(],"tool_choice":"none")").empty());
+}
+
+TEST(ToolCalls, FormatsAloneAndWithTools) {
+    const std::string schema =
+        R"({"type":"json_schema","json_schema":{"name":"v","strict":true,"schema":{"type":"object","properties":{"verdict":{"enum":["yes","no"]}},"required":["verdict"],"additionalProperties":false}}})";
+    const std::vector<std::string> good = {"{\"verdict\": \"no\"}"};
+    expect_texts(
+        constraint_of("\"response_format\":" + schema), good, {"{\"verdict\":\"maybe\"}", "x"});
+    expect_texts(constraint_of(R"("response_format":{"type":"json_object"})"),
+                 {"{\"a\": [1]}", "{}"},
+                 {"[1]", "\"a\""});
+    expect_texts(
+        constraint_of(R"("response_format":{"type":"regex","regex":"[0-9]+"})"), {"12"}, {"x"});
+    expect_texts(constraint_of("\"response_format\":" + schema + ",\"tools\":[" + kFree + "]"),
+                 {good[0], "\n\n" + block(call("look", param("q", "true", "x")))},
+                 {"text", "{}"});
+    // Not strict: what cannot be enforced is left out, and told.
+    const StructuredOutputArgs loose = constraint_of(
+        R"("response_format":{"type":"json_schema","json_schema":{"name":"v","schema":{"type":"string","format":"color"}}})");
+    EXPECT_FALSE(loose.strict);
+    EXPECT_EQ(check_constraint(loose, {}).notes.at(0).pointer, "/format");
+}
+
+TEST(ToolCalls, GuidedFieldsAreTheSameConstraints) {
+    expect_texts(constraint_of(R"("guided_choice":["yes","no"])"), {"yes"}, {"maybe"});
+    expect_texts(constraint_of(R"("guided_regex":"a+")"), {"aa"}, {"b"});
+    expect_texts(
+        constraint_of(R"("guided_grammar":"root ::= \"a\" root | \"b\"")"), {"aab"}, {"a"});
+    expect_texts(
+        constraint_of(R"("structured_outputs":{"json":{"type":"integer"}})"), {"5"}, {"x"});
+    const auto refused = [](const std::string& rest) {
+        const recipe::ConvertResult r = recipe::convert_request(
+            recipe::Protocol::kChatCompletions,
+            R"({"model":"deepseek-flash","messages":[{"role":"user","content":"json"}],)" + rest +
+                "}",
+            {});
+        return !r.request || !recipe::output_constraint(*r.request).ok();
+    };
+    EXPECT_TRUE(refused(R"("guided_regex":"a","guided_choice":["b"])"));
+    EXPECT_TRUE(refused(R"("guided_choice":[])"));
+    EXPECT_TRUE(refused(R"("guided_regex":7)"));
+    EXPECT_TRUE(refused(R"("guided_regex":"a","response_format":{"type":"json_object"})"));
+}
+
+}  // namespace
+}  // namespace deepinfer
