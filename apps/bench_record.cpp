@@ -202,6 +202,10 @@ ordered_json start_plain_record(const std::string& bench,
     return r;
 }
 
+std::string build_commit() {
+    return DEEPINFER_COMMIT;
+}
+
 int64_t peak_rss_bytes() {
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);

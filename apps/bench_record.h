@@ -59,6 +59,9 @@ nlohmann::ordered_json start_plain_record(const std::string& bench,
                                           const std::string& note,
                                           nlohmann::ordered_json settings);
 
+/// The commit this program was built from.
+std::string build_commit();
+
 /// Largest resident size of this process so far.
 int64_t peak_rss_bytes();
 

@@ -74,9 +74,6 @@ class RecipeOutput final : public OutputParser {
 
 Result<std::vector<int32_t>> prompt_ids(const Tokenizer& tokenizer,
                                         const recipe::Conversation& conversation) {
-    if (recipe::num_images(conversation) > 0)
-        return Status(StatusCode::kUnimplemented,
-                      "the messages hold pictures, which are not in this version");
     return recipe::prompt_ids(tokenizer, recipe::encode_prompt(conversation));
 }
 
@@ -95,8 +92,12 @@ Result<RenderedPrompt> render(const Tokenizer& tokenizer,
     recipe::ParsingOptions parsing = r.request->parsing;
     parsing.stop = std::move(sampling->stop);  // the parser searches them in the answer alone
     sampling->stop.clear();
+    Result<std::vector<ImageInput>> images =
+        images_of(recipe::prompt_images(r.request->conversation));
+    if (!images.ok()) return images.status();
     RenderedPrompt out;
     out.prompt_token_ids = std::move(ids).value();
+    out.images = std::move(images).value();
     out.make_parser = [parsing] { return std::make_unique<RecipeOutput>(parsing); };
     return out;
 }
@@ -183,11 +184,14 @@ Result<BatchJob> read_openai(Engine& engine, const std::string& line) {
                       "form have them");
     Result<std::vector<int32_t>> ids = prompt_ids(engine.tokenizer(), request.conversation);
     if (!ids.ok()) return ids.status();
+    Result<std::vector<ImageInput>> images = images_of(recipe::prompt_images(request.conversation));
+    if (!images.ok()) return images.status();
     Result<SamplingParams> params = to_params(request, engine.model_info().vocab_size);
     if (!params.ok()) return params.status();
     BatchJob job;
     job.id = j["custom_id"].get<std::string>();
     job.request.prompt_token_ids = std::move(ids).value();
+    job.request.images = std::move(images).value();
     job.request.sampling = std::move(params).value();
     const recipe::ParsingOptions parsing = request.parsing;
     job.make_parser = [parsing] { return std::make_unique<RecipeOutput>(parsing); };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cinttypes>
 #include <condition_variable>
 #include <cstdio>
 #include <fstream>
@@ -23,6 +24,7 @@
 #include "bench_spec.h"
 #include "command.h"
 #include "deepinfer/engine.h"
+#include "deepinfer/judge.h"
 
 namespace deepinfer::cli {
 namespace {
@@ -34,6 +36,7 @@ struct Options {
     CommonOptions common;
     std::string name, tag, note, append;
     std::vector<int64_t> batch_sizes;
+    std::vector<std::string> sizes;
     int64_t input_len = 128, output_len = 64, num_prompts = 0;
     int64_t context = 1024, non_cached = 0;
     int repeat = 3, warmup = 1;
@@ -526,6 +529,7 @@ Status check(const Options& o) {
                                          "serve",
                                          "ratios",
                                          "grammar",
+                                         "ve",
                                          "compare"};
     if (std::find(std::begin(kNames), std::end(kNames), o.name) == std::end(kNames)) {
         std::string all;
@@ -605,6 +609,54 @@ int run_spec(const Options& o) {
     return status.ok() ? kExitOk : fail(status);
 }
 
+/// "640x480", or "546" for a square.
+Result<std::pair<int64_t, int64_t>> read_size(const std::string& text) {
+    int64_t w = 0, h = 0;
+    char rest = 0;
+    const int got = std::sscanf(text.c_str(), "%" SCNd64 "x%" SCNd64 "%c", &w, &h, &rest);
+    if (got == 1 && text.find('x') == std::string::npos) h = w;
+    if ((got == 1 || got == 2) && w >= 1 && h >= 1 && w <= 8192 && h <= 8192)
+        return std::make_pair(w, h);
+    return Status(StatusCode::kInvalidArgument,
+                  "--sizes holds '" + text + "', expected WIDTHxHEIGHT or a side, up to 8192");
+}
+
+int run_vision(Options& o) {
+    VisionBenchOptions b;
+    b.model_dir = o.common.engine.model_dir;
+    b.backend = o.common.engine.backend;
+    b.isa = o.common.engine.isa;
+    b.threads = o.common.engine.threads;
+    b.batches = o.batch_sizes;
+    b.warmup = o.warmup;
+    b.iters = o.repeat;
+    b.cancel = &interrupted;
+    if (o.sizes.empty()) o.sizes = {"546", "1024x768", "1302", "1920x1080"};
+    for (const std::string& text : o.sizes) {
+        const Result<std::pair<int64_t, int64_t>> size = read_size(text);
+        if (!size.ok()) return fail(size.status());
+        b.sizes.push_back(size.value());
+    }
+    install_interrupt_handler();
+    Status written;
+    const Status s = bench_vision(b, [&](const std::string& json) {
+        ordered_json r = ordered_json::parse(json);
+        r["tag"] = o.tag;
+        r["commit"] = build_commit();
+        r["note"] = o.note;
+        const std::string line = r.dump() + "\n";
+        std::fputs(line.c_str(), stdout);
+        std::fflush(stdout);
+        if (o.append.empty()) return;
+        std::ofstream file(o.append, std::ios::app | std::ios::binary);
+        file << line;
+        if (!file.flush())
+            written = Status(StatusCode::kInvalidArgument, "cannot append to " + o.append);
+    });
+    if (!s.ok()) return fail(s);
+    return written.ok() ? (interrupted ? kExitInterrupted : kExitOk) : fail(written);
+}
+
 int run(Options& o) {
     if (o.batch_sizes.empty()) {
         o.batch_sizes =
@@ -615,6 +667,7 @@ int run(Options& o) {
     if (o.name == "ops") return run_ops(o);
     if (o.name == "serve") return run_serve(o);
     if (Status s = choose_model(&o.common); !s.ok()) return fail(s);
+    if (o.name == "ve") return run_vision(o);
     for (const int64_t batch : o.batch_sizes)
         o.common.engine.max_num_seqs = std::max(o.common.engine.max_num_seqs, batch);
     install_interrupt_handler();
@@ -634,13 +687,15 @@ int run(Options& o) {
 
 Run add_bench(CLI::App& root) {
     auto o = std::make_shared<Options>();
-    CLI::App* app = root.add_subcommand("bench",
-                                        "Measures throughput, latency, prefill, decode, drafts, "
-                                        "serving or single ops; JSON Lines records on stdout");
-    app->add_option("name",
-                    o->name,
-                    "throughput, latency, prefill, decode, spec, serve, ops, ratios (of settings: "
-                    "truncation, prefix hits, loops, batching), or compare OLD NEW")
+    CLI::App* app =
+        root.add_subcommand("bench",
+                            "Measures throughput, latency, prefill, decode, drafts, "
+                            "serving, pictures or single ops; JSON Lines records on stdout");
+    app->add_option(
+           "name",
+           o->name,
+           "throughput, latency, prefill, decode, spec, serve, ve, ops, ratios (of settings: "
+           "truncation, prefix hits, loops, batching), or compare OLD NEW")
         ->required();
     app->add_option("files", o->files, "compare: two files of records; exit 1 if NEW is worse");
     app->add_option("--limit", o->compare.limit, "compare: change that is flagged")
@@ -660,6 +715,13 @@ Run add_bench(CLI::App& root) {
         ->capture_default_str();
     app->add_option(
            "--batch-sizes", o->batch_sizes, "Requests in flight, one record each (default 1,16)")
+        ->delimiter(',')
+        ->allow_extra_args(false);
+    app->add_option("--sizes",
+                    o->sizes,
+                    "ve: sizes of pictures, WIDTHxHEIGHT or a side (default "
+                    "546,1024x768,1302,1920x1080); --batch-sizes, --warmup and --repeat count "
+                    "batches")
         ->delimiter(',')
         ->allow_extra_args(false);
     app->add_option("--input-len", o->input_len, "throughput, latency: prompt tokens")

@@ -20,6 +20,7 @@ namespace {
 
 constexpr const char* kHelp =
     "  /system TEXT   start over with this system message\n"
+    "  /image FILE    show this picture with the next message\n"
     "  /clear         forget the conversation (the system message stays)\n"
     "  /think 0|1     reason before answering, or not\n"
     "  /help          this list\n"
@@ -30,6 +31,7 @@ struct Options {
     SamplingOptions sampling;
     std::string system;
     RemoteOptions remote;
+    std::vector<std::string> images;
 };
 
 /// Lines from a terminal with editing and history, or plain lines from a pipe.
@@ -103,12 +105,14 @@ class Chat {
     /// unchanged.
     Status turn(const std::string& text) {
         if (engine_ == nullptr) return remote_turn(text);
-        conversation_.messages.push_back(recipe::Message::user(text));
+        conversation_.messages.push_back(user_message(text, pending_.size()));
         Result<std::vector<int32_t>> ids =
             recipe::prompt_ids(engine_->tokenizer(), recipe::encode_prompt(conversation_));
         if (!ids.ok()) return refuse(ids.status());
         Request request;
         request.prompt_token_ids = std::move(ids).value();
+        request.images = images_;
+        request.images.insert(request.images.end(), pending_.begin(), pending_.end());
         request.sampling = options_.sampling.params;
         AnswerPrinter printer(recipe::parsing_options(conversation_), false);
         ProgressLine line(stderr_is_terminal() && request.prompt_token_ids.size() > 256);
@@ -131,6 +135,8 @@ class Chat {
         if (choice.finish_reason == FinishReason::kError) return refuse(choice.error);
         conversation_.messages.push_back(
             recipe::Message::assistant(printer.content(), printer.reasoning()));
+        images_.insert(images_.end(), pending_.begin(), pending_.end());
+        pending_.clear();
         if (stderr_is_terminal() || options_.common.progress) {
             const double seconds = (done->timing.total_ms - done->timing.first_token_ms) / 1000.0;
             std::fprintf(stderr,
@@ -145,6 +151,14 @@ class Chat {
         return {};
     }
 
+    /// Shows a picture with the next message.
+    Status show(const std::string& path) {
+        Result<ImageInput> image = read_image_file(path);
+        if (!image.ok()) return image.status();
+        pending_.push_back(std::move(image).value());
+        return {};
+    }
+
     /// Runs a line that starts with '/'. Returns false to leave.
     bool command(const std::string& line) {
         const auto rest = [&](size_t n) {
@@ -155,6 +169,9 @@ class Chat {
             reset(system_text());
         } else if (line.rfind("/system ", 0) == 0) {
             reset(rest(8));
+        } else if (line.rfind("/image ", 0) == 0) {
+            const Status s = show(rest(7));
+            if (!s.ok()) std::fprintf(stderr, "deepinfer: %s\n", s.message().c_str());
         } else if (line == "/think 0" || line == "/think 1") {
             conversation_.thinking = line.back() == '1';
         } else {
@@ -166,6 +183,10 @@ class Chat {
 
   private:
     Status remote_turn(const std::string& text) {
+        if (!pending_.empty()) {
+            pending_.clear();
+            return {StatusCode::kUnimplemented, "pictures with --url are not in this version"};
+        }
         conversation_.messages.push_back(recipe::Message::user(text));
         AnswerPrinter printer(recipe::ParsingOptions(), false);
         const Status s = ask_server(options_.remote, options_.sampling, conversation_, &printer);
@@ -191,12 +212,15 @@ class Chat {
     }
     void reset(const std::string& system) {
         conversation_.messages.clear();
+        images_.clear();
+        pending_.clear();
         if (!system.empty()) conversation_.messages.push_back(recipe::Message::system(system));
     }
 
     Engine* engine_;  // null: a server's
     Options& options_;
     recipe::Conversation conversation_;
+    std::vector<ImageInput> images_, pending_;  ///< of the conversation; of the message to come
 };
 
 int run(Options& o) {
@@ -224,6 +248,9 @@ int run(Options& o) {
     if (reader.interactive())
         std::fprintf(stderr, "%s\nType a message; /help lists commands.\n", whom.c_str());
     Chat chat(engine.get(), o, std::move(conversation));
+    for (const std::string& path : o.images) {
+        if (Status s = chat.show(path); !s.ok()) return fail(s);
+    }
     install_interrupt_handler();
     while (std::optional<std::string> line = reader.next()) {
         if (line->empty()) continue;
@@ -251,6 +278,8 @@ Run add_chat(CLI::App& root) {
     auto o = std::make_shared<Options>();
     CLI::App* app = root.add_subcommand("chat", "A conversation at the terminal");
     app->add_option("--system", o->system, "System message");
+    app->add_option("--image", o->images, "Picture shown with the first message (repeatable)")
+        ->allow_extra_args(false);
     app->add_option(
         "--url", o->remote.url, "Talk to a server instead: http://HOST:PORT (Chat Completions)");
     app->add_option("--api-key", o->remote.api_key, "Its API key (better in OPENAI_API_KEY)")

@@ -47,13 +47,21 @@ ordered_json choice_json(const CompletionChoice& choice,
 }
 
 int run(Options& o) {
-    if (!o.images.empty())
-        return fail({StatusCode::kUnimplemented, "--image: pictures are not in this version"});
+    if (o.raw && !o.images.empty()) {
+        return fail({StatusCode::kInvalidArgument,
+                     "--image with --raw: a raw text has no place for pictures"});
+    }
+    std::vector<ImageInput> images;
+    for (const std::string& path : o.images) {
+        Result<ImageInput> image = read_image_file(path);
+        if (!image.ok()) return fail(image.status());
+        images.push_back(std::move(image).value());
+    }
     if (o.text.empty() || o.text == "-")
         o.text.assign(std::istreambuf_iterator<char>(std::cin), {});
     recipe::Conversation conversation;
     if (!o.system.empty()) conversation.messages.push_back(recipe::Message::system(o.system));
-    conversation.messages.push_back(recipe::Message::user(o.text));
+    conversation.messages.push_back(user_message(o.text, images.size()));
     if (Status s = o.sampling.apply(&conversation); !s.ok()) return fail(s);
 
     if (Status s = choose_model(&o.common); !s.ok()) return fail(s);
@@ -86,6 +94,7 @@ int run(Options& o) {
             recipe::prompt_ids(engine.tokenizer(), recipe::encode_prompt(conversation));
         if (!ids.ok()) return fail(ids.status());
         request.prompt_token_ids = std::move(ids).value();
+        request.images = std::move(images);
         parsing = recipe::parsing_options(conversation);
     }
     const size_t prompt_tokens = request.prompt_token_ids.size();
@@ -179,7 +188,9 @@ Run add_generate(CLI::App& root) {
                     "The message; - or nothing reads standard input (with --synthetic: token ids)");
     app->add_option("--system", o->system, "System message before it");
     app->add_flag("--raw", o->raw, "Continue the text itself, without a conversation around it");
-    app->add_option("--image", o->images, "Picture shown with the message (not in this version)")
+    app->add_option("--image",
+                    o->images,
+                    "Picture shown before the message: JPEG, PNG, GIF or WebP (repeatable)")
         ->allow_extra_args(false);
     add_model_options(*app, o->common);
     add_engine_options(*app, o->common);

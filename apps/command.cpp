@@ -136,6 +136,27 @@ void add_engine_options(CLI::App& app, CommonOptions& o) {
     app.add_option(
            "--prefix-caching", e.prefix_caching, "0 or 1: reuse blocks of equal prompt beginnings")
         ->capture_default_str();
+    app.add_option("--image-workers", e.image_workers, "Pictures decoded at the same time")
+        ->capture_default_str();
+    app.add_option("--image-processes",
+                   e.image_processes,
+                   "1: decode pictures in sandboxed processes; 0: in threads")
+        ->capture_default_str();
+    app.add_option(
+           "--image-bytes", e.image_bytes, "Memory of pictures in flight, bytes or 2MiB, 1.5GiB")
+        ->transform(CLI::Validator(parse_size, "SIZE"));
+    app.add_option("--image-cache-bytes",
+                   e.image_cache_bytes,
+                   "Encoded pictures kept for later use, bytes or 2MiB, 1.5GiB")
+        ->transform(CLI::Validator(parse_size, "SIZE"));
+    app.add_option("--encoder-patches",
+                   e.encoder_patches,
+                   "Patches encoded in one step (0 = 1521 on a CPU, else 16384)")
+        ->capture_default_str();
+    app.add_option("--max-image-tokens",
+                   e.max_image_tokens,
+                   "Most tokens of one picture (0 = the checkpoint's)")
+        ->capture_default_str();
     app.add_option("--step-log", e.step_log, "Append one JSON line a step to this file");
     app.add_option("--nextn",
                    e.nextn,
@@ -337,6 +358,14 @@ void AnswerPrinter::print(const std::vector<recipe::Delta>& deltas) {
         std::fwrite(d.text.data(), 1, d.text.size(), stdout);
     }
     if (!quiet_) std::fflush(stdout);
+}
+
+recipe::Message user_message(const std::string& text, size_t num_images) {
+    recipe::Message message = recipe::Message::user(text);
+    recipe::ContentBlock picture;
+    picture.image.emplace();
+    message.content.insert(message.content.begin(), num_images, picture);
+    return message;
 }
 
 }  // namespace deepinfer::cli

@@ -126,6 +126,9 @@ class AnswerPrinter {
 
 // The commands. Each adds its subcommand; the returned function runs it after parsing.
 using Run = std::function<int()>;
+/// A user's message with pictures in front of its text; their bytes travel beside it, in order.
+recipe::Message user_message(const std::string& text, size_t num_images);
+
 Run add_generate(CLI::App& root);
 Run add_chat(CLI::App& root);
 Run add_serve(CLI::App& root);

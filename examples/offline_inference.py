@@ -3,6 +3,7 @@
 
     pip install .
     python examples/offline_inference.py
+    python examples/offline_inference.py --prompt_mode image --image tests/data/pictures/circle.png "What do you see?"
     python examples/offline_inference.py --model DIR --temperature 0.7 --seed 7 "What is the capital of France?"
 """
 import argparse
@@ -16,7 +17,8 @@ QUESTIONS = ["What is the capital of France?", "12 + 30", "Name three fruits."]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("questions", nargs="*", default=QUESTIONS)
-    parser.add_argument("--prompt_mode", default="text", choices=["text", "image"], help="text; image is not in this version")
+    parser.add_argument("--prompt_mode", default="text", choices=["text", "image"], help="text, or image: every question is asked about the pictures")
+    parser.add_argument("--image", action="append", default=[], help="picture for --prompt_mode image (repeatable)")
     parser.add_argument("--model", help="checkpoint directory (default: the demonstration checkpoint)")
     parser.add_argument("--backend")
     parser.add_argument("--threads", type=int, default=0)
@@ -28,8 +30,8 @@ def main() -> int:
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--thinking", type=int, choices=[0, 1], default=1)
     args = parser.parse_args()
-    if args.prompt_mode == "image":
-        print("--prompt_mode image: pictures are not in this version", file=sys.stderr)
+    if (args.prompt_mode == "image") != bool(args.image):
+        print("offline_inference: --prompt_mode image and --image FILE go together", file=sys.stderr)
         return 2
     try:
         llm = LLM(args.model, backend=args.backend, threads=args.threads, ep=args.ep, dp=args.dp, cp=args.cp)
@@ -38,7 +40,10 @@ def main() -> int:
         return 3 if isinstance(e, FileNotFoundError) else 2
 
     params = SamplingParams(temperature=args.temperature, seq_seed=args.seed, max_tokens=args.max_tokens)
-    conversations = [[{"role": "user", "content": q}] for q in args.questions]
+    pictures = [{"type": "image", "image": path} for path in args.image]
+    questions = args.questions if args.questions is not QUESTIONS or not pictures else ["What do you see?"]
+    args.questions = questions
+    conversations = [[{"role": "user", "content": [*pictures, {"type": "text", "text": q}] if pictures else q}] for q in questions]
     for question, answer in zip(args.questions, llm.chat(conversations, params, thinking=bool(args.thinking))):
         output = answer.outputs[0]
         print(f"Question:  {question}")

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "deepinfer/image.h"
 #include "deepinfer/recipe.h"
 #include "engine_handle.h"
 #include "mailbox.h"
@@ -27,6 +28,7 @@ namespace nb = nanobind;
 /// A rendered conversation: the ids to continue, and how the answer is to be read.
 struct ChatPrompt {
     std::vector<int32_t> prompt_token_ids;
+    std::vector<ImageInput> images;  ///< one per image token of the prompt
     recipe::ParsingOptions parsing;
 };
 

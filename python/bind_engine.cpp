@@ -46,6 +46,12 @@ const std::vector<Option>& options() {
         {"long_prefill_token_threshold", &EngineConfig::long_prefill_token_threshold},
         {"age_s", &EngineConfig::age_s},
         {"step_log", &EngineConfig::step_log},
+        {"image_workers", &EngineConfig::image_workers},
+        {"image_processes", &EngineConfig::image_processes},
+        {"image_bytes", &EngineConfig::image_bytes},
+        {"image_cache_bytes", &EngineConfig::image_cache_bytes},
+        {"encoder_patches", &EngineConfig::encoder_patches},
+        {"max_image_tokens", &EngineConfig::max_image_tokens},
         {"nextn", &EngineConfig::nextn},
         {"varlen", &EngineConfig::varlen},
         {"spec_sampling", &EngineConfig::spec_sampling},
@@ -120,9 +126,6 @@ ChatPrompt render_chat(const Tokenizer& tokenizer,
     const auto refuse = [](const char* what) {
         throw StatusError({StatusCode::kUnimplemented, what});
     };
-    if (recipe::num_images(conversation) > 0) {
-        refuse("the messages hold pictures, which are not in this version");
-    }
     if (conversation.response_format != recipe::ResponseFormat::kText) {
         refuse("response_format: constrained output is not in this version");
     }
@@ -141,6 +144,7 @@ ChatPrompt render_chat(const Tokenizer& tokenizer,
     ChatPrompt prompt;
     prompt.prompt_token_ids =
         take(recipe::prompt_ids(tokenizer, recipe::encode_prompt(conversation)));
+    prompt.images = take(images_of(recipe::prompt_images(conversation)));
     prompt.parsing = r.request->parsing;
     return prompt;
 }
@@ -218,6 +222,7 @@ void submit(Mailbox& box,
             std::string cache_salt) {
     Request request;
     request.prompt_token_ids = std::move(ids);
+    if (chat != nullptr) request.images = chat->images;
     request.sampling = take(sampling_params_from_json(sampling_json));
     request.tenant = std::move(tenant);
     request.cache_salt = std::move(cache_salt);
@@ -243,6 +248,10 @@ nb::dict stats_to_python(const EngineStats& s) {
     d["saved_windows"] = s.saved_windows;
     d["restored_windows"] = s.restored_windows;
     d["preemptions"] = s.preemptions;
+    d["prepared_images"] = s.prepared_images;
+    d["encoded_images"] = s.encoded_images;
+    d["image_crashes"] = s.image_crashes;
+    d["image_bytes_held"] = s.image_bytes_held;
     d["finished_requests"] = s.finished_requests;
     d["plan_us"] = s.plan_us;
     d["wait_us"] = s.wait_us;
@@ -258,6 +267,7 @@ nb::dict model_info_to_python(const ModelInfo& m) {
     d["num_hidden_layers"] = m.num_hidden_layers;
     d["max_position_embeddings"] = m.max_position_embeddings;
     d["sliding_window"] = m.sliding_window;
+    d["takes_images"] = m.takes_images;
     d["bos_token_id"] = m.bos_token_id;
     d["eos_token_id"] = m.eos_token_id;
     return d;

@@ -5,9 +5,10 @@ usage: demo_eval.py --binary build/deepinfer [--model models/demo] [--limit 10] 
 
 Per kind: exact answers under greedy decoding (final content, not the reasoning) and perplexity of the tokens the model must
 produce. --check exits 1 unless every kind's perplexity lies within 5 % of the report and at most 8 exact verdicts changed.
-Kinds `tools` and `image` are left out: they belong to parts that arrive later.
+Pictures are those of eval/demo/images. Kind `tools` is left out: it belongs to a part that arrives later.
 """
 import argparse
+import base64
 import collections
 import json
 import math
@@ -19,7 +20,7 @@ import tempfile
 TREE = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(TREE / "tools" / "demo_model"))
 import prompt  # noqa: E402
-GROUPS = ("talk", "knowledge", "reasoning", "editing", "memory", "text")
+GROUPS = ("talk", "knowledge", "reasoning", "editing", "memory", "image", "text")
 END_THINK, EOS = "</think>", "<｜end▁of▁sentence｜>"
 
 
@@ -58,6 +59,19 @@ def load(folder, limit):
     return examples
 
 
+def pictures(example):
+    """The example's pictures in order, as data: URLs."""
+    parts = [p for m in example.get("messages", ()) if isinstance(m["content"], list) for p in m["content"] if p["type"] == "image"]
+    files = [(TREE / "eval" / "demo" / p["path"]).read_bytes() for p in parts]
+    return ["data:image/png;base64," + base64.b64encode(f).decode("ascii") for f in files]
+
+
+def shown(example):
+    """The member of a batch line that carries the example's pictures."""
+    urls = pictures(example)
+    return {"images": urls} if urls else {}
+
+
 def run_file(command, lines):
     with tempfile.TemporaryDirectory() as tmp:
         source, target = pathlib.Path(tmp) / "in.jsonl", pathlib.Path(tmp) / "out.jsonl"
@@ -74,10 +88,13 @@ def main():
     ap.add_argument("--binary", default=str(TREE / "build" / "deepinfer"))
     ap.add_argument("--model", default=str(TREE / "models" / "demo"))
     ap.add_argument("--limit", type=int, default=10)
+    ap.add_argument("--kinds", help="only these, separated by commas")
     ap.add_argument("--check", action="store_true")
     ap.add_argument("--verbose", action="store_true", help="print the answers that are wrong")
     a = ap.parse_args()
     examples = load(TREE / "eval" / "demo", a.limit)
+    if a.kinds:
+        examples = [e for e in examples if e["kind"] in a.kinds.split(",")]
     talk = [e for e in examples if e["kind"] != "text"]
     texts = [e for e in examples if e["kind"] == "text"]
 
@@ -88,12 +105,20 @@ def main():
                           [{"id": i, "op": "encode", "text": t, "special": "parse"} for i, t in enumerate(texts_in)])
     prompts = ids_of(prompt.render(e, generate=True) for e in talk)
     answers = ids_of(wanted_text(e) for e in talk)
-    score = [{"id": i, "prompt_token_ids": p["ids"] + w["ids"]} for i, (p, w) in enumerate(zip(prompts, answers))]
+    plain = [i for i, e in enumerate(talk) if not shown(e)]
+    score = [{"id": i, "prompt_token_ids": prompts[i]["ids"] + answers[i]["ids"]} for i in plain]
     score += [{"id": len(talk) + i, "prompt": e["text"]} for i, e in enumerate(texts)]
-    scores = run_file([a.binary, "ppl", "--model", a.model, "--json", "--token-logprobs"], score)
+    scores = {s["id"]: x for s, x in zip(score, run_file([a.binary, "ppl", "--model", a.model, "--json", "--token-logprobs"], score))}
+    # ppl takes no pictures: the log-probabilities of a prompt come with its first token.
+    seen = [{"id": str(i), "prompt_token_ids": prompts[i]["ids"] + answers[i]["ids"], **shown(e),
+             "sampling": {"temperature": 0, "max_tokens": 1, "prompt_logprobs": 0}} for i, e in enumerate(talk) if shown(e)]
+    for line in run_file([a.binary, "batch", "--model", a.model], seen) if seen else ():
+        if line["error"]:
+            sys.exit(f"{line['id']}: {line['error']['message']}")
+        scores[int(line["id"])] = {"logprobs": line["outputs"][0]["prompt_logprobs"][1:]}
     greedy = run_file([a.binary, "batch", "--model", a.model],
-                      [{"id": str(i), "prompt_token_ids": p["ids"],
-                        "sampling": {"temperature": 0, "max_tokens": len(w["ids"]) + 60}} for i, (p, w) in enumerate(zip(prompts, answers))])
+                      [{"id": str(i), "prompt_token_ids": p["ids"], **shown(e),
+                        "sampling": {"temperature": 0, "max_tokens": len(w["ids"]) + 60}} for i, (e, p, w) in enumerate(zip(talk, prompts, answers))])
     texts_out = json_lines(a.binary, "detokenize", a.model,
                            [{"id": g["id"], "ids": g["outputs"][0]["token_ids"]} for g in greedy])
     got = {int(t["id"]): t["text"] for t in texts_out}

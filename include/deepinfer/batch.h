@@ -51,6 +51,7 @@ class OutputParser {
 
 struct RenderedPrompt {
     std::vector<int32_t> prompt_token_ids;
+    std::vector<ImageInput> images;  ///< one per image token of the prompt
     /// One parser per sub-sequence. Empty: the text stays as it is.
     std::function<std::unique_ptr<OutputParser>()> make_parser;
 };

@@ -89,6 +89,15 @@ struct EngineConfig {
     /// hold, 4 to 2·max_num_seqs. Refused with another replay.
     int64_t stored_windows = 0;
 
+    // Pictures; without effect if the checkpoint takes none
+    int image_workers = 1;        ///< pictures decoded at the same time, beside the engine
+    bool image_processes = true;  ///< decode in sandboxed processes; false: in threads of this one
+    int64_t image_bytes = int64_t{1} << 30;  ///< memory of pictures between decoding and the last
+                                             ///< use of their patches; more requests wait
+    int64_t image_cache_bytes = int64_t{256} << 20;  ///< encoded pictures kept for later use
+    int64_t encoder_patches = 0;   ///< patches encoded in one step; 0 = 1,521 on a CPU, else 16,384
+    int64_t max_image_tokens = 0;  ///< most tokens of one picture; 0 = the checkpoint's
+
     // Switches of later versions: anything but the neutral value is refused by name.
     int ep = 1, dp = 1, cp = 1;  ///< neutral 1
     int64_t extra_experts = 0;   ///< neutral 0

@@ -76,6 +76,10 @@ struct EngineStats {
     int64_t saved_windows = 0;     ///< window states stored at block ends (replay "stored")
     int64_t restored_windows = 0;  ///< prefix hits that took one instead of running again
     int64_t preemptions = 0;
+    int64_t prepared_images = 0;   ///< decoded, resized and cut
+    int64_t encoded_images = 0;    ///< went through the vision tower; the rest were found encoded
+    int64_t image_crashes = 0;     ///< picture workers that died and were replaced
+    int64_t image_bytes_held = 0;  ///< of EngineConfig::image_bytes
     int64_t finished_requests = 0;
     int64_t plan_us = 0;    ///< scheduler
     int64_t wait_us = 0;    ///< scheduler thread waiting for the executor
@@ -91,6 +95,8 @@ struct ModelInfo {
     int64_t num_hidden_layers = 0;
     int64_t max_position_embeddings = 0;
     int64_t sliding_window = 0;
+    bool takes_images = false;  ///< the checkpoint has a vision tower and the backend runs it
+    int32_t image_token_id = -1;
     int32_t bos_token_id = 0;
     int32_t eos_token_id = 1;
 };
@@ -111,8 +117,9 @@ class Engine {
 
     /// Checks the request and queues it; returns its number. Everything that can be known now is
     /// refused now: kInvalidArgument (parameters, ids), kOutOfRange (prompt + max_tokens against
-    /// max_model_len, with both numbers), kUnimplemented (so_args), kQueueFull, kUnavailable
-    /// (stopping). The callbacks may run before submit() returns.
+    /// max_model_len, with both numbers; limits of pictures), kUnimplemented (so_args), kQueueFull,
+    /// kUnavailable (stopping). Of pictures only the headers are read here: what decoding finds out
+    /// ends the request with kError. The callbacks may run before submit() returns.
     Result<uint64_t> submit(Request request, RequestCallbacks callbacks);
 
     /// Ends a request: its unfinished sub-sequences get an Output with kAbort. Unknown or finished

@@ -4,10 +4,12 @@
 // The names and shapes of what is written are those of tests/data/golden/README.md.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "deepinfer/status.h"
@@ -34,6 +36,23 @@ struct ForwardOptions {
 /// An input with rgb alone runs the picture path up to the aligner's rows, without the language
 /// model.
 Result<std::string> run_forward(const ForwardOptions& options);
+
+/// What to measure of the vision encoder.
+struct VisionBenchOptions {
+    std::string model_dir, backend = "cpu", isa;
+    int threads = 0;
+    std::vector<std::pair<int64_t, int64_t>> sizes;  ///< width, height of pictures
+    std::vector<int64_t> batches;                    ///< pictures encoded at once
+    int warmup = 3, iters = 20;
+    const std::atomic<bool>* cancel = nullptr;
+};
+
+/// Loads vision.* and aligner.* alone and times the device path (patches, tower, downsample,
+/// aligner) for every size and batch on synthetic patches, and the CPU path (resize, cut, digest)
+/// of one picture on one thread. `record` gets one line of JSON for each point: times, pictures,
+/// patches and LLM tokens per second, achieved FLOP/s. Batches beyond what fits are refused.
+Status bench_vision(const VisionBenchOptions& options,
+                    const std::function<void(const std::string& json)>& record);
 
 /// Teacher-forced scoring of token sequences: one model, many samples.
 class Scorer {

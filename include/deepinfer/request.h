@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "deepinfer/image.h"
 #include "deepinfer/sampling_params.h"
 #include "deepinfer/status.h"
 
@@ -16,6 +17,9 @@ namespace deepinfer {
 struct Request {
     std::string id;  ///< the caller's name for it; echoed in every Output, may be empty
     std::vector<int32_t> prompt_token_ids;  ///< at least one id, all below the vocabulary size
+    /// One per image token of the prompt, in order. Each token becomes its picture's span; usage
+    /// and limits count the span's tokens.
+    std::vector<ImageInput> images;
     SamplingParams sampling;
     /// Who pays: service is fair between tenants, and cache blocks are shared inside one only.
     std::string tenant;

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from deepinfer import _deepinfer
+from deepinfer.pictures import with_data_urls
 from deepinfer.sampling_params import SamplingParams
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
@@ -125,7 +126,7 @@ class EngineOwner:
 
     def _chat_job(self, messages: Sequence[Message], sampling: SamplingParams, thinking: bool, effort: str | int, tools: Sequence[Mapping[str, Any]] | None,
                   tool_choice: Any) -> Job:
-        body: dict[str, Any] = {"model": "deepseek-flash", "messages": list(messages), "thinking": {"type": "enabled" if thinking else "disabled"}}
+        body: dict[str, Any] = {"model": "deepseek-flash", "messages": [with_data_urls(m) for m in messages], "thinking": {"type": "enabled" if thinking else "disabled"}}
         number = effort if isinstance(effort, int) and not isinstance(effort, bool) else None
         if number is None and thinking:
             body["reasoning_effort"] = effort

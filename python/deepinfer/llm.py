@@ -88,7 +88,8 @@ class LLM(EngineOwner):
              tools: Sequence[dict[str, Any]] | None = None, tool_choice: Any = None) -> list[RequestOutput]:
         """Answers one conversation or a list of them: messages {"role", "content"} and tools as in Chat Completions. `.outputs[i].reasoning` is what
         the model thought, `.text` its answer, `.tool_calls` its calls. effort: minimal, low, medium, high, xhigh, max, or 1..100.
-        Stop strings are searched in the answer, not in the reasoning."""
+        A picture is a part {"type": "image", "image": X} of a user's content, X a path, the bytes of a file, a PIL image or a numpy array uint8 [height,
+        width, 3]; image_url parts with data: URLs work too. Stop strings are searched in the answer, not in the reasoning."""
         single = len(messages) == 0 or isinstance(messages[0], Mapping)
         many: Sequence[Any] = [messages] if single else messages
         return self._run(len(many), sampling_params, lambda i, p: self._chat_job(many[i], p, thinking, effort, tools, tool_choice), "conversations", use_tqdm)

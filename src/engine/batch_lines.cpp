@@ -40,6 +40,21 @@ Result<std::vector<int32_t>> read_token_ids(const Json& v) {
     return ids;
 }
 
+/// data: URLs, one per image token of the ids.
+Result<std::vector<ImageInput>> read_images(const Json& v) {
+    if (!v.is_array()) return bad("images is no array of data: URLs");
+    std::vector<ImageInput> images;
+    for (const Json& url : v) {
+        const std::string where = "images[" + std::to_string(images.size()) + "]";
+        if (!url.is_string()) return bad(where + " is no data: URL");
+        Result<ImageInput> image = image_from_url(url.get<std::string>());
+        if (!image.ok())
+            return Status(image.status().code(), where + ": " + image.status().message());
+        images.push_back(std::move(image).value());
+    }
+    return images;
+}
+
 std::vector<int32_t> encode_raw(const Engine& engine, const std::string& text) {
     std::vector<int32_t> ids = engine.tokenizer().encode(text);
     const int32_t bos = engine.tokenizer().bos_id();
@@ -65,6 +80,18 @@ std::string logprob_members(const SamplingParams& sampling, const CompletionChoi
     return members;
 }
 
+/// One per prompt token, spans of pictures included; the first has none.
+std::string prompt_logprob_members(const CompletionChoice& choice) {
+    std::string values = "[", hex = "[";
+    for (const TokenLogprobs& t : choice.prompt_logprobs) {
+        const char* comma = values.size() > 1 ? "," : "";
+        const bool none = t.token_id < 0;
+        values += comma + (none ? "null" : json_number(t.logprob));
+        hex += comma + (none ? "null" : json_string(hex_float(t.logprob)));
+    }
+    return ",\"prompt_logprobs\":" + values + "],\"prompt_logprobs_hex\":" + hex + "]";
+}
+
 }  // namespace
 
 Result<BatchJob> read_native_line(const Engine& engine,
@@ -85,7 +112,8 @@ Result<BatchJob> read_native_line(const Engine& engine,
     }
     static const std::set<std::string> kConversation = {
         "messages", "tools", "thinking", "reasoning_effort"};
-    static const std::set<std::string> kOthers = {"id", "prompt", "prompt_token_ids", "sampling"};
+    static const std::set<std::string> kOthers = {
+        "id", "prompt", "prompt_token_ids", "images", "sampling"};
     Json conversation = Json::object();
     for (const auto& [name, value] : object.items()) {
         if (kConversation.count(name) != 0) {
@@ -100,6 +128,10 @@ Result<BatchJob> read_native_line(const Engine& engine,
     if (forms != 1) return bad("expected exactly one of messages, prompt and prompt_token_ids");
     if (!object.contains("messages") && !conversation.empty()) {
         return bad(conversation.begin().key() + " goes with messages only");
+    }
+
+    if (object.contains("images") && !object.contains("prompt_token_ids")) {
+        return bad("images goes with prompt_token_ids only; in messages they are image_url parts");
     }
 
     BatchJob job;
@@ -124,6 +156,11 @@ Result<BatchJob> read_native_line(const Engine& engine,
         Result<std::vector<int32_t>> ids = read_token_ids(object["prompt_token_ids"]);
         if (!ids.ok()) return ids.status();
         job.request.prompt_token_ids = std::move(ids).value();
+        if (object.contains("images")) {
+            Result<std::vector<ImageInput>> images = read_images(object["images"]);
+            if (!images.ok()) return images.status();
+            job.request.images = std::move(images).value();
+        }
     } else {
         if (!render) {
             return Status(StatusCode::kUnimplemented,
@@ -132,6 +169,7 @@ Result<BatchJob> read_native_line(const Engine& engine,
         Result<RenderedPrompt> rendered = render(conversation.dump(), &job.request.sampling);
         if (!rendered.ok()) return rendered.status();
         job.request.prompt_token_ids = std::move(rendered->prompt_token_ids);
+        job.request.images = std::move(rendered->images);
         job.make_parser = std::move(rendered->make_parser);
     }
     job.format = [name = job.id, sampling = job.request.sampling](
@@ -154,6 +192,7 @@ std::string format_native_answer(const std::string& id,
                    ",\"reasoning\":" + json_string(p.reasoning) +
                    ",\"token_ids\":" + json_ids(choice.token_ids);
         if (sampling.logprobs) outputs += logprob_members(sampling, choice);
+        if (!choice.prompt_logprobs.empty()) outputs += prompt_logprob_members(choice);
         if (!p.extra_json.empty()) outputs += "," + p.extra_json;
         outputs += ",\"finish_reason\":" + json_string(p.finish_reason) + "}";
     }

@@ -13,8 +13,9 @@ namespace deepinfer {
 /// The blocks one sequence holds, in order of position.
 struct SequenceBlocks {
     std::vector<int32_t> ids;
-    uint64_t handle = 0;         ///< the pool's name for the sequence; 0 = closed
-    std::vector<CacheKey> keys;  ///< of its whole blocks; kept while it waits, so hashed once
+    uint64_t handle = 0;            ///< the pool's name for the sequence; 0 = closed
+    std::vector<CacheKey> keys;     ///< of its whole blocks; kept while it waits, so hashed once
+    std::vector<ImageSpan> images;  ///< pictures among its tokens: part of the keys
 };
 
 /// Tokens of a prompt's beginning, in whole blocks.

@@ -165,6 +165,12 @@ Status EngineConfig::validate() const {
     DI_RETURN_IF_ERROR(check_range("max_logit_rows", max_logit_rows, 0, 1 << 20));
     DI_RETURN_IF_ERROR(
         check_range("long_prefill_token_threshold", long_prefill_token_threshold, 0, kMany));
+    DI_RETURN_IF_ERROR(check_range("image_workers", image_workers, 1, 256));
+    DI_RETURN_IF_ERROR(check_range("image_bytes", image_bytes, 1, int64_t{1} << 50));
+    DI_RETURN_IF_ERROR(check_range("image_cache_bytes", image_cache_bytes, 0, int64_t{1} << 50));
+    DI_RETURN_IF_ERROR(check_range("encoder_patches", encoder_patches, 0, 1 << 24));
+    if (max_image_tokens != 0)
+        DI_RETURN_IF_ERROR(check_range("max_image_tokens", max_image_tokens, 4, 1 << 20));
     if (!(age_s > 0) || !std::isfinite(age_s)) {
         return bad("age_s", json_number(age_s), "a positive number of seconds");
     }
@@ -193,6 +199,9 @@ std::string EngineConfig::to_json() const {
     j.integer("max_logit_rows", max_logit_rows).boolean("prefix_caching", prefix_caching);
     j.boolean("async_scheduling", async_scheduling).boolean("batch_invariant", batch_invariant);
     j.integer("long_prefill_token_threshold", long_prefill_token_threshold).number("age_s", age_s);
+    j.integer("image_workers", image_workers).boolean("image_processes", image_processes);
+    j.integer("image_bytes", image_bytes).integer("image_cache_bytes", image_cache_bytes);
+    j.integer("encoder_patches", encoder_patches).integer("max_image_tokens", max_image_tokens);
     j.text("step_log", step_log);
     if (nextn == kNextnOfCheckpoint) {
         j.text("nextn", "of the checkpoint");

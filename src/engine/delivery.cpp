@@ -113,6 +113,24 @@ bool Delivery::emit(Open& open, Output output) {
     return go_on;
 }
 
+void Delivery::refuse(uint64_t request, FinishReason reason, const Status& error) {
+    const auto it = open_.find(request);
+    DI_CHECK(it != open_.end());
+    Open& open = it->second;
+    const size_t parts = open.parts.size();
+    for (size_t i = 0; i < parts; ++i) {  // the last one closes it
+        Output o;
+        o.request = request;
+        o.id = open.id;
+        o.index = static_cast<int>(i);
+        o.usage = open.usage;
+        o.timing.total_ms = static_cast<double>(clock_.now_us() - open.submit_us) / 1000.0;
+        o.finish_reason = reason;
+        o.error = error;
+        emit(open, std::move(o));
+    }
+}
+
 FinishReason Delivery::on_token(const Sequence& seq,
                                 const SampledToken& sampled,
                                 FinishReason reason) {

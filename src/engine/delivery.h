@@ -24,7 +24,8 @@ struct SubmittedRequest {
     std::shared_ptr<const SamplingParams> sampling;
     int64_t prompt_tokens = 0;
     int64_t submit_us = 0;
-    std::vector<SequenceSpec> specs;  ///< one per sub-sequence
+    std::vector<SequenceSpec> specs;         ///< one per sub-sequence
+    std::shared_ptr<SequenceImages> images;  ///< null: none; filled in by the time specs have them
     RequestCallbacks callbacks;
     std::vector<std::string> constraint_notes;
 
@@ -40,6 +41,8 @@ class Delivery final : public ScheduleSink {
     Delivery(const Tokenizer& tokenizer, const Clock& clock)
         : tokenizer_(tokenizer), clock_(clock) {}
 
+    /// A request that never reaches the scheduler (open() was called): all its parts end like this.
+    void refuse(uint64_t request, FinishReason reason, const Status& error);
     /// Before the scheduler hears of the request. Takes the callbacks out of it.
     void open(SubmittedRequest& request);
     std::vector<uint64_t> open_requests() const;

@@ -7,12 +7,14 @@
 
 #include <condition_variable>
 #include <cstdio>
+#include <map>
 #include <mutex>
 #include <thread>
 
 #include "engine/delivery.h"
 #include "engine/engine_parts.h"
 #include "engine/request_check.h"
+#include "engine/sequence_images.h"
 #include "engine/step_log.h"
 #include "grammar/constraint_compiler.h"
 #include "grammar/token_matcher.h"
@@ -29,6 +31,14 @@ struct Engine::Impl {
     std::condition_variable wake;  ///< the engine's thread: something to do
     std::condition_variable idle;  ///< waiters: nothing left
     std::vector<SubmittedRequest> submitted;
+    /// Requests whose pictures are being decoded, and how those that failed ended.
+    std::map<uint64_t, SubmittedRequest> preparing;
+    struct Refused {
+        SubmittedRequest request;
+        FinishReason reason = FinishReason::kError;
+        Status error;
+    };
+    std::vector<Refused> refused;
     std::vector<uint64_t> aborted;
     bool stopping = false;
     uint64_t next_request = 1;
@@ -43,6 +53,9 @@ struct Engine::Impl {
     void run();
     bool drain();
     void publish();
+    void prepare_images(uint64_t number, std::vector<ImageInput> inputs, int64_t max_side);
+    void on_images(uint64_t number, Result<PreparedImages> prepared);
+    void stop_preparing(const std::vector<uint64_t>& numbers, FinishReason reason);
     void observe(const StepPlan& plan, const StepResult& result, const StepTimes& times);
 };
 
@@ -75,6 +88,13 @@ void Engine::Impl::publish() {
     now.saved_windows = s.stats().saved_windows;
     now.restored_windows = s.stats().restored_windows;
     now.preemptions = s.stats().preemptions;
+    now.encoded_images = s.stats().encoded_images;
+    if (parts->processor != nullptr) {
+        const MultimodalProcessor::Stats pictures = parts->processor->stats();
+        now.prepared_images = pictures.prepared;
+        now.image_crashes = pictures.crashes;
+        now.image_bytes_held = pictures.bytes_in_flight;
+    }
     now.finished_requests = delivery->num_finished();
     // Some thousand additions: not after every step.
     if (parts->spec != nullptr) {
@@ -89,21 +109,90 @@ void Engine::Impl::publish() {
     if (unfinished == 0) idle.notify_all();
 }
 
+/// Hands the pictures of a request that stands in `preparing` to the processor.
+void Engine::Impl::prepare_images(uint64_t number,
+                                  std::vector<ImageInput> inputs,
+                                  int64_t max_side) {
+    MultimodalProcessor::Job job;
+    job.request = number;
+    job.images = std::move(inputs);
+    job.max_side = max_side;
+    {
+        const std::lock_guard<std::mutex> lock(mutex);
+        const auto it = preparing.find(number);
+        if (it == preparing.end()) return;  // aborted already
+        for (const SequenceImage& s : it->second.images->spans) job.plans.push_back(s.plan);
+    }
+    job.done = [this, number](Result<PreparedImages> r) { on_images(number, std::move(r)); };
+    parts->processor->submit(std::move(job));
+}
+
+/// A worker's thread: the pictures are ready, or one of them failed the request.
+void Engine::Impl::on_images(uint64_t number, Result<PreparedImages> prepared) {
+    {
+        const std::lock_guard<std::mutex> lock(mutex);
+        const auto it = preparing.find(number);
+        if (it == preparing.end()) return;
+        SubmittedRequest request = std::move(it->second);
+        preparing.erase(it);
+        if (prepared.ok()) {
+            attach_images(std::move(prepared).value(),
+                          request.specs[0].tenant,
+                          request.specs[0].cache_salt,
+                          request.images.get());
+            for (SequenceSpec& spec : request.specs) spec.images = request.images;
+            submitted.push_back(std::move(request));
+        } else {
+            refused.push_back({std::move(request), FinishReason::kError, prepared.status()});
+        }
+    }
+    wake.notify_one();
+}
+
+/// The engine's thread: these requests end, if their pictures are still being decoded.
+void Engine::Impl::stop_preparing(const std::vector<uint64_t>& numbers, FinishReason reason) {
+    for (const uint64_t number : numbers) {
+        {
+            const std::lock_guard<std::mutex> lock(mutex);
+            const auto it = preparing.find(number);
+            if (it == preparing.end()) continue;
+            refused.push_back({std::move(it->second), reason, {}});
+            preparing.erase(it);
+        }
+        parts->processor->cancel(number);
+    }
+}
+
 /// Takes over what callers left. Sleeps while there is nothing to do; false when it is time to
 /// stop.
 bool Engine::Impl::drain() {
     std::vector<SubmittedRequest> requests;
-    std::vector<uint64_t> aborts;
+    std::vector<uint64_t> aborts, unprepared;
+    std::vector<Refused> ended;
     bool stop = false;
     {
         std::unique_lock<std::mutex> lock(mutex);
         const bool busy = parts->scheduler->has_unfinished() || loop->in_flight();
         if (!busy) {
-            wake.wait(lock, [this] { return stopping || !submitted.empty() || !aborted.empty(); });
+            wake.wait(lock, [this] {
+                return stopping || !submitted.empty() || !aborted.empty() || !refused.empty();
+            });
         }
         requests.swap(submitted);
         aborts.swap(aborted);
         stop = stopping;
+        if (stop) {
+            for (const auto& [number, request] : preparing) unprepared.push_back(number);
+        }
+    }
+    stop_preparing(stop ? unprepared : aborts, FinishReason::kAbort);
+    {
+        const std::lock_guard<std::mutex> lock(mutex);
+        ended.swap(refused);
+    }
+    for (Refused& r : ended) {
+        delivery->open(r.request);
+        delivery->refuse(r.request.number, r.reason, r.error);
     }
     for (SubmittedRequest& r : requests) {
         delivery->open(r);
@@ -115,7 +204,9 @@ bool Engine::Impl::drain() {
             parts->scheduler->abort(request, *delivery);
         }
     }
-    return !stop || loop->in_flight() || parts->scheduler->has_unfinished();
+    if (!stop || loop->in_flight() || parts->scheduler->has_unfinished()) return true;
+    const std::lock_guard<std::mutex> lock(mutex);  // pictures may have come in meanwhile
+    return !submitted.empty() || !refused.empty();
 }
 
 void Engine::Impl::run() {
@@ -161,6 +252,7 @@ Engine::~Engine() {
     }
     impl_->wake.notify_all();
     impl_->thread.join();
+    impl_->parts->processor.reset();  // its threads call back into this object
 }
 
 /// Compiles the constraint of a request (on the caller's thread) and gives each sub-sequence a
@@ -193,6 +285,20 @@ Status Engine::Impl::constrain(const Request& request, SubmittedRequest* to) {
 Result<uint64_t> Engine::submit(Request request, RequestCallbacks callbacks) {
     Impl& e = *impl_;
     DI_RETURN_IF_ERROR(check_request(request, e.parts->info, e.parts->image_token_id));
+    std::vector<ImageInput> inputs;
+    std::shared_ptr<SequenceImages> images;
+    int64_t max_side = 0;
+    if (!request.images.empty()) {
+        Result<ExpandedPrompt> expanded =
+            expand_images(request, e.parts->vision, e.parts->image_token_id, {}, &max_side);
+        if (!expanded.ok()) return expanded.status();
+        request.prompt_token_ids = std::move(expanded->token_ids);
+        images = std::make_shared<SequenceImages>(std::move(expanded->images));
+        inputs = std::move(request.images);
+        std::vector<ImagePlan> plans;
+        for (const SequenceImage& s : images->spans) plans.push_back(s.plan);
+        DI_RETURN_IF_ERROR(e.parts->processor->check_fits(inputs, plans));
+    }
     DI_RETURN_IF_ERROR(e.parts->scheduler->check_fits(
         static_cast<int64_t>(request.prompt_token_ids.size()), request.sampling));
     const Request asked = request.sampling.so_args.empty() ? Request() : request;
@@ -203,7 +309,8 @@ Result<uint64_t> Engine::submit(Request request, RequestCallbacks callbacks) {
         const std::lock_guard<std::mutex> lock(e.mutex);
         if (e.stopping) return Status(StatusCode::kUnavailable, "the engine is stopping");
         const int64_t limit = e.parts->config.max_queue;
-        const int64_t queued = e.snapshot.waiting + static_cast<int64_t>(e.submitted.size());
+        const int64_t queued = e.snapshot.waiting + static_cast<int64_t>(e.submitted.size()) +
+                               static_cast<int64_t>(e.preparing.size());
         if (limit > 0 && queued >= limit) {
             return Status(StatusCode::kQueueFull,
                           std::to_string(queued) + " requests wait already, max_queue is " +
@@ -212,8 +319,14 @@ Result<uint64_t> Engine::submit(Request request, RequestCallbacks callbacks) {
         number = e.next_request++;
         r.set_number(number);
         ++e.unfinished;
-        e.submitted.push_back(std::move(r));
+        r.images = images;
+        if (images != nullptr) {
+            e.preparing.emplace(number, std::move(r));
+        } else {
+            e.submitted.push_back(std::move(r));
+        }
     }
+    if (images != nullptr) e.prepare_images(number, std::move(inputs), max_side);
     e.wake.notify_one();
     return number;
 }

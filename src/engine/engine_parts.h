@@ -16,7 +16,9 @@
 #include "engine/step_executor.h"
 #include "kvcache/cache_memory.h"
 #include "model/deepseek_v41.h"
+#include "model/vision_encoder.h"
 #include "ops/backend.h"
+#include "vision/multimodal_processor.h"
 
 namespace deepinfer {
 
@@ -35,7 +37,11 @@ struct EngineParts {
     std::unique_ptr<Tokenizer> tokenizer;
     std::unique_ptr<Checkpoint> checkpoint;
     std::unique_ptr<Backend> backend;
+    /// Null without pictures. Forked before the weights are mapped.
+    std::unique_ptr<MultimodalProcessor> processor;
+    VisionConfig vision;  ///< the checkpoint's, with EngineConfig::max_image_tokens
     std::unique_ptr<DeepseekV41> model;
+    std::unique_ptr<VisionEncoder> encoder;  ///< null without pictures
     std::unique_ptr<CacheMemory> cache;
     std::unique_ptr<BlockSpace> blocks;
     std::unique_ptr<SpecPlanner> spec;  ///< with nextn > 0

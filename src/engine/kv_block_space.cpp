@@ -34,7 +34,7 @@ void KvBlockSpace::open(SequenceBlocks& seq, const std::string& tenant, const st
 }
 
 PrefixFound KvBlockSpace::find_prefix(SequenceBlocks& seq, std::span<const int32_t> tokens) {
-    extend_block_keys(roots_.at(seq.handle), tokens, options_.block_tokens, {}, &seq.keys);
+    extend_block_keys(roots_.at(seq.handle), tokens, options_.block_tokens, seq.images, &seq.keys);
     found_ = manager_.match_prefix(seq.keys, tokens, options_.exact);
     return {found_.num_tokens(), found_.pending_tokens};
 }
@@ -88,7 +88,7 @@ int64_t KvBlockSpace::fork(const SequenceBlocks& from,
 void KvBlockSpace::commit(SequenceBlocks& seq,
                           std::span<const int32_t> tokens,
                           int64_t num_computed) {
-    manager_.commit(seq.handle, tokens.first(static_cast<size_t>(num_computed)));
+    manager_.commit(seq.handle, tokens.first(static_cast<size_t>(num_computed)), seq.images);
 }
 
 std::vector<StoredWindow> KvBlockSpace::stored_windows(const SequenceBlocks& seq,

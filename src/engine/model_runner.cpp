@@ -6,6 +6,7 @@
 #include "engine/draft_budget.h"
 #include "engine/draft_calibration.h"
 #include "engine/row_threads.h"
+#include "engine/sequence_images.h"
 
 namespace deepinfer {
 
@@ -66,6 +67,50 @@ void ModelRunner::trim_proposals(const StepPlan& plan) {
     for (size_t i = 0; i < counts.size(); ++i) proposals_[i].keep(static_cast<size_t>(counts[i]));
 }
 
+/// Pictures come first: a plan may run the rows of one that it completes.
+void ModelRunner::encode(const EncodePlan& plan) {
+    if (plan.empty()) return;
+    for (const std::string& key : plan.drop) encoded_.erase(key);
+    if (plan.stages == 0) return;
+    if (!plan.begin.empty()) {
+        encoding_ = plan.begin;
+        std::vector<EncoderPicture> pictures;
+        for (const EncodeItem& i : encoding_) {
+            const ImagePlan& p = i.picture->plan;
+            pictures.push_back({p.grid_h, p.grid_w, i.picture->patches.data()});
+        }
+        options_.encoder->begin(pictures);
+    }
+    const bool finished = options_.encoder->advance(plan.stages);
+    DI_CHECK_EQ(finished, plan.finish);
+    if (!finished) return;
+    std::vector<EncodedImage> images = options_.encoder->take();
+    for (size_t i = 0; i < images.size(); ++i) encoded_[encoding_[i].key] = std::move(images[i]);
+    encoding_.clear();
+}
+
+void ModelRunner::add_image_rows(const SlotState& slot, SequenceChunk* chunk, Batch* batch) const {
+    const int64_t begin = chunk->start_pos, back = static_cast<int64_t>(chunk->lookback.size());
+    if (slot.images == nullptr || begin - back >= slot.images->end()) {
+        if (!batch->image_rows.empty()) batch->image_rows.resize(batch->token_ids.size());
+        return;
+    }
+    for (int64_t i = 0; i < back; ++i) {
+        if (slot.images->at(begin - back + i) != nullptr)
+            chunk->lookback[static_cast<size_t>(i)] = -1;
+    }
+    const int64_t rows = chunk->num_tokens, d = model_.config().hidden_size;
+    batch->image_rows.resize(batch->token_ids.size());
+    for (int64_t i = 0; i < rows; ++i) {
+        const SequenceImage* image = slot.images->at(begin + i);
+        if (image == nullptr) continue;
+        const auto encoded = encoded_.find(image->key);
+        DI_CHECK(encoded != encoded_.end());
+        batch->image_rows[batch->token_ids.size() - static_cast<size_t>(rows - i)] = 1;
+        batch->image_embeds.push_back(encoded->second.rows.data() + (begin + i - image->begin) * d);
+    }
+}
+
 Batch ModelRunner::build_batch(const StepPlan& plan) {
     Batch batch;
     batch.seqs.reserve(plan.chunks.size());
@@ -102,6 +147,7 @@ Batch ModelRunner::build_batch(const StepPlan& plan) {
             batch.token_ids.push_back(id == kLastSampled ? slot.tokens[position] : id);
         }
         batch.token_ids.insert(batch.token_ids.end(), drafts.begin(), drafts.end());
+        add_image_rows(slot, &s, &batch);
         batch.seqs.push_back(std::move(s));
         add_logit_rows(i, first_row, &batch);
     }
@@ -147,6 +193,7 @@ void ModelRunner::launch(std::shared_ptr<const StepPlan> plan) {
         copier_.copy_slot(f.from_slot, f.to_slot);
         for (const auto& [from, to] : f.blocks) copier_.copy_block(from, to);
     }
+    encode(plan_->encode);
     propose(*plan_);
     if (listener_ && plan_->num_constrained > 0 && plan_->has_drafts()) listener_(drafts());
 

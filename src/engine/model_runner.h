@@ -6,6 +6,8 @@
 
 #include <deque>
 #include <memory>
+#include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/cache_copier.h"
@@ -17,6 +19,7 @@
 #include "engine/slot_state.h"
 #include "engine/step_executor.h"
 #include "model/deepseek_v41.h"
+#include "model/vision_encoder.h"
 #include "sampler/sampler.h"
 
 namespace deepinfer {
@@ -29,6 +32,7 @@ class ModelRunner final : public StepExecutor {
         int lookback = 0;           ///< ids before a chunk that Engram reads
         SpecRule rule = SpecRule::kCoupled;
         int nextn = 0;  ///< drafts per proposal; > 0 needs a model loaded for drafting
+        VisionEncoder* encoder = nullptr;  ///< null: plans hold no pictures
     };
     /// model, cache and clock outlive it.
     ModelRunner(DeepseekV41& model,
@@ -63,6 +67,9 @@ class ModelRunner final : public StepExecutor {
     SlotState& slot_of(const ChunkPlan& c) { return slots_[static_cast<size_t>(c.slot)]; }
     void propose(const StepPlan& plan);
     void trim_proposals(const StepPlan& plan);
+    void encode(const EncodePlan& plan);
+    /// The rows of `chunk` that lie inside pictures, and its dead look-backs.
+    void add_image_rows(const SlotState& slot, SequenceChunk* chunk, Batch* batch) const;
     Batch build_batch(const StepPlan& plan);
     void add_logit_rows(size_t chunk, int32_t first_row, Batch* batch);
     /// Waits for the step on the device, and brings what sampling needs to the host: choices made
@@ -82,6 +89,8 @@ class ModelRunner final : public StepExecutor {
     DraftVerifier verifier_;
     DeviceSampler device_sampler_;
     std::vector<SlotState> slots_;
+    std::unordered_map<std::string, EncodedImage> encoded_;  ///< pictures by their key
+    std::vector<EncodeItem> encoding_;                       ///< the batch under way
     HostLogits host_logits_;
     const float* logits_ = nullptr;  ///< [L, V] of the step being sampled
 

@@ -19,10 +19,15 @@ Status check_request(const Request& request, const ModelInfo& info, int32_t imag
             return Status(StatusCode::kInvalidArgument,
                           where + ", expected 0 to " + std::to_string(info.vocab_size - 1));
         }
-        if (id == image_token_id) {
-            return Status(StatusCode::kUnimplemented,
-                          where + ", the image token: this version takes no pictures");
+        if (id == image_token_id && request.images.empty()) {
+            return Status(StatusCode::kInvalidArgument,
+                          where + ", the image token, but the request has no images");
         }
+    }
+    if (!request.images.empty() && image_token_id < 0) {
+        return Status(StatusCode::kInvalidArgument,
+                      "the request has " + std::to_string(request.images.size()) +
+                          " images, but the model takes no pictures");
     }
     if (request.cache_salt.size() > kMaxSaltBytes) {
         return Status(StatusCode::kInvalidArgument,

@@ -7,8 +7,8 @@
 
 namespace deepinfer {
 
-/// Ids, sizes and sampling parameters. `image_token_id` (−1: none) stands for pictures, which need
-/// more than ids.
+/// Ids, sizes and sampling parameters. `image_token_id` (−1: the model takes no pictures) may stand
+/// in the prompt once for each of the request's images.
 Status check_request(const Request& request, const ModelInfo& info, int32_t image_token_id);
 
 }  // namespace deepinfer

@@ -19,7 +19,11 @@ bool is_prompt_chunk(const ChunkPlan& c, const Sequence& s) {
 }  // namespace
 
 Scheduler::Scheduler(SchedulerConfig config, BlockSpace& blocks, const Clock& clock)
-    : config_(std::move(config)), blocks_(blocks), clock_(clock), queue_(config_.age_us) {
+    : config_(std::move(config)),
+      blocks_(blocks),
+      clock_(clock),
+      queue_(config_.age_us),
+      encoder_(config_.encoder) {
     DI_CHECK_GE(config_.max_logit_rows, config_.max_num_seqs);
     DI_CHECK_GE(config_.max_model_len, 1);
     DI_CHECK_LE(config_.max_model_len, blocks_.total_blocks() * blocks_.block_tokens());
@@ -67,6 +71,7 @@ void Scheduler::add(std::vector<SequenceSpec> specs) {
         DI_CHECK(check_fits(seq->prompt_len, sampling).ok());
         const int64_t room = config_.max_model_len - seq->prompt_len;
         seq->max_total = seq->prompt_len + std::min(room, sampling.max_tokens.value_or(room));
+        if (seq->spec.images != nullptr) seq->blocks.images = seq->spec.images->cache_spans();
         seq->arrival = arrival;
         seq->arrival_us = clock_.now_us();
         tenants_.enter(seq->spec.tenant);
@@ -100,6 +105,7 @@ std::shared_ptr<const StepPlan> Scheduler::plan_step() {
     Budget budget{config_.max_num_batched_tokens, config_.max_logit_rows};
     plan_saves(*plan);
     if (config_.force_preempt) preempt_forced(*plan);
+    plan_encodes(*plan);
     plan_decodes(*plan, budget);
     plan_prefills(*plan, budget);
     plan_admissions(*plan, budget);
@@ -108,6 +114,7 @@ std::shared_ptr<const StepPlan> Scheduler::plan_step() {
     ++stats_.steps;
     stats_.prefill_tokens += plan->num_prefill_rows;
     stats_.replayed_tokens += plan->num_replay_rows;
+    stats_.encoded_images = encoder_.num_encoded();
     stats_.skipped_rows += plan->num_skipped_rows;
     stats_.uncut_prompts += plan->num_uncut_prompts;
     in_flight_.push_back(plan);
@@ -121,11 +128,12 @@ int64_t Scheduler::most_end(const Sequence& seq, int64_t rows, int64_t drafts) c
 }
 
 bool Scheduler::schedulable(const Sequence& seq) const {
-    return seq.state == SequenceState::kRunning && seq.remaining() > 0 && !seq.length_reached();
+    return seq.state == SequenceState::kRunning && seq.remaining() > 0 && !seq.length_reached() &&
+           rows_before_picture(seq) > 0;
 }
 
 int64_t Scheduler::chunk_rows(const Sequence& seq, const Budget& budget) const {
-    int64_t rows = std::min(seq.remaining(), budget.rows);
+    int64_t rows = std::min({seq.remaining(), budget.rows, rows_before_picture(seq)});
     if (config_.long_prefill_token_threshold > 0) {
         rows = std::min(rows, config_.long_prefill_token_threshold);
     }
@@ -238,6 +246,7 @@ void Scheduler::start_slot(Sequence& seq, StepPlan& plan) {
     start.tokens = seq.tokens;
     start.seed = seq.spec.seed;
     start.sampling = seq.spec.sampling;
+    start.images = seq.spec.images;
     plan.starts.push_back(std::move(start));
 }
 

@@ -23,6 +23,7 @@
 
 #include "engine/block_space.h"
 #include "engine/clock.h"
+#include "engine/encoder_planner.h"
 #include "engine/fairness.h"
 #include "engine/sequence.h"
 #include "engine/spec_planner.h"
@@ -52,6 +53,7 @@ struct SchedulerConfig {
     int nextn = 0;        ///< drafts that a decode verifies at most
     SpecPlanner* spec =
         nullptr;  ///< how many each step; null: always nextn. Outlives the scheduler
+    EncoderPlanner::Options encoder;
     /// Tests: sequences that decode and for which this says true are preempted before the step is
     /// planned.
     std::function<bool(uint64_t step, const Sequence&)> force_preempt;
@@ -61,7 +63,8 @@ struct SchedulerConfig {
 struct SchedulerStats {
     int64_t steps = 0, prefill_tokens = 0, decode_tokens = 0, output_tokens = 0, zombie_tokens = 0;
     int64_t prefix_query_tokens = 0, prefix_hit_tokens = 0, replayed_tokens = 0, preemptions = 0;
-    int64_t draft_rows = 0;  ///< rows of drafts computed
+    int64_t draft_rows = 0;      ///< rows of drafts computed
+    int64_t encoded_images = 0;  ///< pictures that went through the tower
     int64_t skipped_rows = 0, uncut_prompts = 0;
     int64_t saved_windows = 0, restored_windows = 0;
 };
@@ -135,6 +138,9 @@ class Scheduler {
     };
 
     // actions/
+    void plan_encodes(StepPlan& plan);
+    /// Rows that may run before the next picture that is not encoded yet.
+    int64_t rows_before_picture(const Sequence& seq) const;
     void plan_decodes(StepPlan& plan, Budget& budget);
     void plan_prefills(StepPlan& plan, Budget& budget);
     void plan_admissions(StepPlan& plan, Budget& budget);
@@ -194,6 +200,7 @@ class Scheduler {
     const Clock& clock_;
     WaitingQueue queue_;
     TenantCounters tenants_;
+    EncoderPlanner encoder_;
     std::unordered_map<uint64_t, std::vector<std::unique_ptr<Sequence>>> sequences_;
     std::vector<Sequence*> running_;     ///< by (priority, arrival, index)
     std::vector<Sequence*> slot_owner_;  ///< [max_num_seqs]

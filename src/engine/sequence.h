@@ -8,6 +8,7 @@
 
 #include "deepinfer/request.h"
 #include "engine/block_space.h"
+#include "engine/sequence_images.h"
 #include "sampler/token_constraint.h"
 
 namespace deepinfer {
@@ -22,7 +23,8 @@ struct SequenceSpec {
     int priority = 0;
     std::string tenant;
     std::string cache_salt;
-    std::shared_ptr<TokenConstraint> constraint;  ///< null: none
+    std::shared_ptr<const SequenceImages> images;  ///< null: none
+    std::shared_ptr<TokenConstraint> constraint;   ///< null: none
 };
 
 enum class SequenceState {

@@ -16,6 +16,7 @@ void SlotState::start(const SlotStart& s) {
     for (const int32_t id : all.subspan(static_cast<size_t>(s.prompt_len))) history.append(id);
     plan.emplace(*s.sampling);
     params = s.sampling;
+    images = s.images;
     seed = s.seed;
 }
 

@@ -20,6 +20,7 @@ struct SlotState {
     TokenHistory history;
     std::optional<RowPlan> plan;
     std::shared_ptr<const SamplingParams> params;
+    std::shared_ptr<const SequenceImages> images;  ///< null: none
     uint64_t seed = 0;
     bool stopped = false;  ///< its newest token ends it, by id
 

@@ -8,8 +8,8 @@ bool SlotStart::operator==(const SlotStart& o) const {
     const bool same_params =
         sampling == o.sampling || (sampling && o.sampling && *sampling == *o.sampling);
     return slot == o.slot && epoch == o.epoch && request == o.request && index == o.index &&
-           prompt_len == o.prompt_len && max_total == o.max_total && tokens == o.tokens &&
-           seed == o.seed && same_params;
+           images == o.images && prompt_len == o.prompt_len && max_total == o.max_total &&
+           tokens == o.tokens && seed == o.seed && same_params;
 }
 
 namespace {
@@ -77,6 +77,13 @@ std::string StepPlan::to_json() const {
     j.integer("uncut_prompts", num_uncut_prompts).integer("admitted", num_admitted);
     j.integer("preempted", num_preempted).integer("constrained", num_constrained);
     j.raw("saves", copies_json(saves)).raw("restores", copies_json(restores));
+    if (!encode.empty()) {
+        JsonLine e;
+        e.integer("begin", static_cast<int64_t>(encode.begin.size()));
+        e.integer("stages", encode.stages).boolean("finish", encode.finish);
+        e.integer("drop", static_cast<int64_t>(encode.drop.size()));
+        j.raw("encode", e.str());
+    }
     j.raw("starts", starts_json + "]").raw("forks", forks_json + "]");
     j.raw("chunks", chunks_json + "]");
     return j.str();

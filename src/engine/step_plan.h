@@ -23,6 +23,28 @@ inline constexpr int32_t kLastSampled = -1;
 /// StepPlan::draft_budget: every draft that the chunks ask for is verified.
 inline constexpr int64_t kAllDrafts = -1;
 
+class SequenceImages;
+struct PreparedImage;
+
+/// A picture to encode, under the name that its rows are kept by.
+struct EncodeItem {
+    std::string key;
+    std::shared_ptr<const PreparedImage> picture;
+
+    bool operator==(const EncodeItem&) const = default;
+};
+
+/// The step's work on pictures, carried out before its rows.
+struct EncodePlan {
+    std::vector<std::string> drop;  ///< encoded pictures that are forgotten, first of all
+    std::vector<EncodeItem> begin;  ///< a new batch; empty: the one under way goes on
+    int stages = 0;                 ///< of model/vision_encoder.h, to run now
+    bool finish = false;            ///< the batch is complete after them: its rows are kept
+
+    bool empty() const { return stages == 0 && drop.empty(); }
+    bool operator==(const EncodePlan&) const = default;
+};
+
 /// A slot starts to serve a sequence, anew (epoch): the executor forgets what the slot held before.
 struct SlotStart {
     int32_t slot = 0;
@@ -34,6 +56,7 @@ struct SlotStart {
     std::vector<int32_t> tokens;  ///< everything known: the prompt, after a preemption outputs too
     uint64_t seed = 0;
     std::shared_ptr<const SamplingParams> sampling;
+    std::shared_ptr<const SequenceImages> images;  ///< null: none
 
     bool operator==(const SlotStart& o) const;
 };
@@ -92,6 +115,7 @@ struct StepPlan {
     std::vector<SlotStart> starts;
     std::vector<WindowCopy> saves;     ///< first of all: state as the step before left it
     std::vector<WindowCopy> restores;  ///< after the saves, before forks and rows
+    EncodePlan encode;
     std::vector<SlotFork> forks;
     std::vector<ChunkPlan> chunks;  ///< in row order
     /// Drafts verified in this step at most: those that likeliest survive (draft_budget.h), by the
@@ -112,7 +136,8 @@ struct StepPlan {
     bool has_drafts() const { return num_draft_rows > 0; }
     /// Nothing to launch. (Starts and forks alone do need a launch.)
     bool empty() const {
-        return chunks.empty() && starts.empty() && forks.empty() && saves.empty();
+        return chunks.empty() && starts.empty() && forks.empty() && saves.empty() &&
+               encode.empty();
     }
     bool operator==(const StepPlan&) const = default;
 

@@ -31,15 +31,8 @@ Result<std::unique_ptr<MultimodalProcessor>> MultimodalProcessor::start(const Op
     p->workers_.resize(n);
     p->pids_.resize(n, 0);
     for (size_t i = 0; i < n; ++i) {
-        if (!options.processes) {
-            p->workers_[i] = make_thread_worker(options.config);
-            continue;
-        }
-        Result<std::unique_ptr<PictureWorker>> worker =
-            make_process_worker(*p->zygote_, options.config, options.timeout_ms);
-        if (!worker.ok()) return worker.status();
-        p->workers_[i] = std::move(worker).value();
-        p->pids_[i] = p->workers_[i]->pid();
+        // Processes are forked when there is a first picture for them.
+        if (!options.processes) p->workers_[i] = make_thread_worker(options.config);
     }
     MultimodalProcessor* raw = p.get();
     for (size_t i = 0; i < n; ++i) p->threads_.emplace_back([raw, i] { raw->work(i); });
@@ -154,22 +147,29 @@ void MultimodalProcessor::work(size_t index) {
     }
 }
 
+/// A worker for this thread, if it has none or lost it.
+Status MultimodalProcessor::refresh_worker(size_t index) {
+    if (workers_[index] != nullptr && !workers_[index]->dead()) return {};
+    Result<std::unique_ptr<PictureWorker>> fresh =
+        make_process_worker(*zygote_, options_.config, options_.timeout_ms);
+    if (!fresh.ok()) return fresh.status();
+    workers_[index] = std::move(fresh).value();
+    const std::lock_guard<std::mutex> lock(shared_->mutex);
+    pids_[index] = workers_[index]->pid();
+    return {};
+}
+
 Result<PreparedImage> MultimodalProcessor::prepare(size_t index,
                                                    const Active& active,
                                                    size_t image) {
     PreparedImage out;
     out.plan = active.job.plans[image];
+    DI_RETURN_IF_ERROR(refresh_worker(index));
     const Status status = workers_[index]->run(
         {&active.job.images[image], out.plan, active.job.max_side, &out.patches});
     if (workers_[index]->dead()) {
-        Result<std::unique_ptr<PictureWorker>> fresh =
-            make_process_worker(*zygote_, options_.config, options_.timeout_ms);
         const std::lock_guard<std::mutex> lock(shared_->mutex);
         ++stats_.crashes;
-        if (fresh.ok()) {
-            workers_[index] = std::move(fresh).value();
-            pids_[index] = workers_[index]->pid();
-        }
     }
     if (!status.ok()) {
         return Status(status.code(),

@@ -61,7 +61,7 @@ class MultimodalProcessor {
     /// Forgets a request: waiting pictures are dropped, a running one is finished and thrown away.
     void cancel(uint64_t request);
     Stats stats() const;
-    /// Processes of the pool, for tests that kill them.
+    /// Processes of the pool (0: not started), for tests that kill them.
     std::vector<pid_t> worker_pids() const;
 
   private:
@@ -82,6 +82,7 @@ class MultimodalProcessor {
     std::shared_ptr<Active> next_locked(size_t* image);
     void forget_locked(const std::shared_ptr<Active>& active);
     void finish(const std::shared_ptr<Active>& active, size_t image, Result<PreparedImage> r);
+    Status refresh_worker(size_t index);
     Result<PreparedImage> prepare(size_t index, const Active& active, size_t image);
 
     const Options options_;
@@ -89,7 +90,7 @@ class MultimodalProcessor {
     std::shared_ptr<Shared> shared_;  ///< its mutex guards everything below
     std::deque<std::shared_ptr<Active>> queue_;  ///< with pictures left to take up
     std::map<uint64_t, std::shared_ptr<Active>> active_;
-    std::vector<std::unique_ptr<PictureWorker>> workers_;
+    std::vector<std::unique_ptr<PictureWorker>> workers_;  ///< each its thread's alone
     std::vector<pid_t> pids_;
     Stats stats_;
     bool stopping_ = false;

@@ -98,7 +98,7 @@ class Refusals(unittest.TestCase):
         self.refused(2, "generate", "--max-model-len", "64", "--max-tokens", "100", "Hello", says=("100", "64"))
 
     def test_later_features_are_refused_by_name(self):
-        for flag, value in (("--nextn", "6"), ("--ep", "2"), ("--regex", "a"), ("--image", "x.png")):
+        for flag, value in (("--nextn", "6"), ("--ep", "2"), ("--regex", "a")):
             self.refused(2, "generate", flag, value, "Hello", says=(flag.removeprefix("--").split("-")[0],))
 
     def test_generated_weights_have_no_text(self):
@@ -112,6 +112,17 @@ class Refusals(unittest.TestCase):
         answer = json.loads(done.stdout)
         self.assertEqual(answer["text"].split(), [str(i) for i in answer["token_ids"]])
         self.assertEqual(answer["usage"]["prompt_tokens"], 4)
+
+    def test_pictures(self):
+        circle = str(pathlib.Path(__file__).resolve().parent.parent / "data" / "pictures" / "circle.png")
+        done = run("generate", "--thinking", "0", "--temperature", "0", "--image", circle, "--json", "What do you see?")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        answer = json.loads(done.stdout)
+        self.assertIn("red circle", answer["text"])
+        self.assertGreater(answer["usage"]["prompt_tokens"], 20)
+        self.refused(3, "generate", "--image", "/no/such/picture.png", "Hello", says=("/no/such/picture.png",))
+        self.refused(2, "generate", "--image", __file__, "Hello", says=("unsupported media type",))
+        self.refused(2, "generate", "--raw", "--image", circle, "Hello", says=("--raw",))
 
     def test_wrong_usage(self):
         self.refused(2, "generate", "--no-such-option", "Hello")

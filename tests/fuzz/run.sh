@@ -9,5 +9,5 @@ if ! command -v clang++-14 > /dev/null; then
 fi
 deps/fetch.sh
 cmake --preset fuzz -DDEEPINFER_FUZZ_SECONDS="$seconds" > /dev/null
-cmake --build --preset fuzz --target fuzz_safetensors --target fuzz_config --target fuzz_tokenizer_json --target fuzz_recipe_line --target fuzz_http --target fuzz_constraint
+cmake --build --preset fuzz --target fuzz_safetensors --target fuzz_config --target fuzz_tokenizer_json --target fuzz_recipe_line --target fuzz_http --target fuzz_constraint --target fuzz_image
 ctest --test-dir build-fuzz -L fuzz --output-on-failure --no-tests=error

@@ -64,8 +64,9 @@ class Bench(unittest.TestCase):
             self.assertIn("tps_measured", done.stdout)
 
     def test_refusals(self):
-        for name in ("spec", "serve", "ve"):
+        for name in ("spec", "serve"):
             self.assertIn(f"bench {name}", self.bench(name, code=2))
+        self.assertIn("--sizes", self.bench("ve", "--sizes", "9000", code=2))
         self.assertIn("warmth", self.bench("warmth", code=2))
         self.assertIn("--batch-sizes", self.bench("decode", "--batch-sizes", "0", code=2))
         self.assertIn("--context", self.bench("decode", "--batch-sizes", "1", "--context", "64", "--max-model-len", "64", code=2))

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -15,12 +16,27 @@ from pathlib import Path
 from unittest import mock
 
 import deepinfer
+from deepinfer.pictures import picture_bytes
 from deepinfer import LLM, AsyncLLM, SamplingParams, _deepinfer
 
 PROGRAM = os.environ.get("TEST_PROGRAM", "")
 STORY = "Once upon a time"
 FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
 PROMPTS = [STORY, "The capital of France is", "A short list:", "In the morning the fox", "7 + 5 ="]
+
+
+class Pixels:
+    """As much of a numpy array as a picture needs: a red square on white."""
+
+    dtype = "uint8"
+
+    def __init__(self, height, width):
+        self.shape = (height, width, 3)
+
+    def __getitem__(self, y):
+        inside = self.shape[0] // 3 <= y < 2 * self.shape[0] // 3
+        row = [(220, 30, 30) if inside and 50 <= x < 90 else (250, 250, 250) for x in range(self.shape[1])]
+        return memoryview(bytes(c for pixel in row for c in pixel))
 
 
 def program(*args):
@@ -238,13 +254,37 @@ class Chat(WithEngine):
         self.assertEqual(answer.outputs[0].text, "The capital")
         self.assertEqual((answer.outputs[0].finish_reason, answer.outputs[0].stop_reason), ("stop", " of France"))
 
+    def test_pictures_from_every_source_are_the_same_picture(self):
+        pixels = Pixels(120, 140)
+        data = picture_bytes(pixels)
+        with tempfile.NamedTemporaryFile(suffix=".png") as file:
+            file.write(data)
+            file.flush()
+            answers = []
+            for source in (pixels, data, file.name, Path(file.name)):
+                messages = [{"role": "user", "content": [{"type": "image", "image": source}, {"type": "text", "text": "What do you see?"}]}]
+                answers += self.llm.chat(messages, SamplingParams(temperature=0, max_tokens=16), thinking=False)
+        self.assertEqual(len({a.outputs[0].text for a in answers}), 1)
+        self.assertIn("red square", answers[0].outputs[0].text)
+        self.assertGreater(len(answers[0].prompt_token_ids), 4)
+        for name, value in (("dtype", "float32"), ("shape", (120, 140))):
+            wrong = Pixels(120, 140)
+            setattr(wrong, name, value)
+            with self.assertRaisesRegex(ValueError, "expected uint8"):
+                picture_bytes(wrong)
+
     def test_wrong_conversations(self):
         for messages, error in (([], ValueError), ([{"role": "nobody", "content": "x"}], ValueError), ([{"content": "x"}], ValueError)):
             with self.assertRaises(error):
                 self.llm.chat(messages)
         picture = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}]
-        with self.assertRaisesRegex(NotImplementedError, "pictures"):
+        with self.assertRaisesRegex(ValueError, "unsupported media type"):
             self.llm.chat(picture)
+        picture[0]["content"][0]["image_url"]["url"] = "https://example.com/cat.png"
+        with self.assertRaisesRegex(NotImplementedError, "data: URL"):
+            self.llm.chat(picture)
+        with self.assertRaisesRegex(TypeError, "a picture is int"):
+            self.llm.chat([{"role": "user", "content": [{"type": "image", "image": 7}]}])
         with self.assertRaisesRegex(ValueError, "effort"):
             self.llm.chat(FRANCE, effort=101)
         with self.assertRaises(ValueError):
@@ -513,7 +553,10 @@ class Package(unittest.TestCase):
         for args in (["--ep", "2"], ["--dp", "2"], ["--cp", "2"], ["--prompt_mode", "image"]):
             done = run(*args)
             self.assertEqual((done.returncode, done.stdout), (2, ""))
-            self.assertIn(args[0].strip("-") if args[0] != "--prompt_mode" else "pictures", done.stderr)
+            self.assertIn(args[0].strip("-"), done.stderr)
+        done = run("--prompt_mode", "image", "--image", str(Path(folder).parent / "tests/data/pictures/circle.png"), "--thinking", "0")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("circle", done.stdout)
 
 
 if __name__ == "__main__":

@@ -94,7 +94,9 @@ bool Scheduler::admit(Sequence& seq, StepPlan& plan, Budget& budget) {
     seq.truncate_at = truncation_point(seq);
     begin_windows(seq, resume, found.cached);
     const int64_t rows = chunk_rows(seq, budget);
-    if (rows == 0 || !blocks_.grow(seq.blocks, start + rows)) {
+    // A picture at its very start is encoded once the sequence holds a slot.
+    const bool waits = rows == 0 && rows_before_picture(seq) == 0;
+    if ((rows == 0 && !waits) || !blocks_.grow(seq.blocks, start + rows)) {
         blocks_.release(seq.blocks);
         seq.scheduled = seq.computed = 0;
         seq.window_floor = seq.write_from = 0;
@@ -115,7 +117,7 @@ bool Scheduler::admit(Sequence& seq, StepPlan& plan, Budget& budget) {
     if (seq.cached_tokens < 0) seq.cached_tokens = std::min(hit, seq.prompt_len);
     // What was found costs its tenant nothing (its last position still counts as work).
     seq.charged = std::max(seq.charged, std::min(hit, length - 1));
-    add_chunk(seq, rows, plan, budget);
+    if (rows > 0) add_chunk(seq, rows, plan, budget);
     return true;
 }
 
