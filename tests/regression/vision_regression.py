@@ -70,7 +70,7 @@ def json_lines(command, requests):
 def measure(a):
     model = ["--model", a.model] + (["--isa", a.isa] if a.isa else [])
     batch = [a.binary, "batch", *model, "--max-num-seqs", "1"]
-    greedy = lines(batch, [{"id": name, "messages": messages, "thinking": False, "sampling": {"temperature": 0, "max_tokens": 24}}
+    greedy = lines(batch, [{"id": name, "messages": messages, "thinking": {"type": "disabled"}, "sampling": {"temperature": 0, "max_tokens": 24}}
                            for name, (messages, _) in SAMPLES.items()])
     result = {}
     bodies = [{"id": name, "protocol": "chat_completions", "body": {"model": "deepseek-flash", "messages": m, "thinking": {"type": "disabled"}}, "ids": True}
