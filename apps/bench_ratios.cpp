@@ -104,6 +104,7 @@ class Ratios {
     Status measure(std::vector<Side>& sides, const Work& prepare, const Work& work) {
         for (int round = 0; round <= o_.repeat; ++round) {
             for (Side& s : sides) {
+                if (interrupted) return {StatusCode::kCancelled, "interrupted"};
                 if (prepare) DI_RETURN_IF_ERROR(prepare(*s.engine, round));
                 const double cpu = cpu_ms(), wall = wall_ms();
                 DI_RETURN_IF_ERROR(work(*s.engine, round));
