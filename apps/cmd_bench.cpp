@@ -22,6 +22,7 @@
 #include "bench_record.h"
 #include "bench_serve.h"
 #include "bench_spec.h"
+#include "closed_loop.h"
 #include "command.h"
 #include "deepinfer/engine.h"
 #include "deepinfer/judge.h"
@@ -30,7 +31,6 @@ namespace deepinfer::cli {
 namespace {
 
 using nlohmann::ordered_json;
-using SteadyTime = std::chrono::steady_clock::time_point;
 
 struct Options {
     CommonOptions common;
@@ -54,16 +54,6 @@ struct Options {
     GrammarBench grammar;
 };
 
-SteadyTime now() {
-    return std::chrono::steady_clock::now();
-}
-double ms_between(SteadyTime a, SteadyTime b) {
-    return std::chrono::duration<double, std::milli>(b - a).count();
-}
-double s_between(SteadyTime a, SteadyTime b) {
-    return ms_between(a, b) / 1000;
-}
-
 Status write_record(const ordered_json& record, const std::string& append) {
     const std::string text =
         record.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
@@ -75,128 +65,6 @@ Status write_record(const ordered_json& record, const std::string& append) {
     if (!file.flush()) return {StatusCode::kInvalidArgument, "cannot append to " + append};
     return {};
 }
-
-/// Random prompts of ordinary tokens.
-class PromptMaker {
-  public:
-    PromptMaker(const Engine& engine, uint64_t seed)
-        : bos_(engine.model_info().bos_token_id), random_(seed) {
-        const Tokenizer& tokenizer = engine.tokenizer();
-        for (int32_t id = 0; id < tokenizer.vocab_size() && id < engine.model_info().vocab_size;
-             ++id) {
-            if (!tokenizer.is_added(id)) ids_.push_back(id);
-        }
-    }
-    bool usable() const { return !ids_.empty(); }
-    std::vector<int32_t> make(int64_t len) {
-        std::vector<int32_t> prompt{bos_};
-        extend(&prompt, len);
-        return prompt;
-    }
-    void extend(std::vector<int32_t>* prompt, int64_t len) {
-        // Not uniform_int_distribution: its numbers differ between standard libraries.
-        while (static_cast<int64_t>(prompt->size()) < len)
-            prompt->push_back(ids_[random_() % ids_.size()]);
-    }
-
-  private:
-    int32_t bos_;
-    std::mt19937_64 random_;
-    std::vector<int32_t> ids_;
-};
-
-/// What the requests of one repetition told.
-struct Tally {
-    Sample ttft_ms, itl_ms, e2e_ms;
-    int64_t prompt_tokens = 0, cached_tokens = 0, output_tokens = 0;
-    SteadyTime begin, end;
-    Status error;
-
-    double elapsed_s() const { return s_between(begin, end); }
-};
-
-/// Runs prompts with at most `batch` of them in flight and waits for all.
-class ClosedLoop {
-  public:
-    ClosedLoop(Engine& engine, int64_t batch, SamplingParams sampling)
-        : engine_(engine), batch_(batch), sampling_(std::move(sampling)) {}
-
-    Tally run(std::vector<std::vector<int32_t>> prompts) {
-        tally_ = Tally{};
-        tally_.begin = tally_.end = now();
-        for (std::vector<int32_t>& prompt : prompts) {
-            if (!wait_until_below(batch_) || !submit(std::move(prompt))) break;
-        }
-        wait_until_below(1);
-        const std::lock_guard<std::mutex> lock(mutex_);
-        return tally_;
-    }
-
-  private:
-    struct One {
-        SteadyTime submitted, last;
-        bool any = false;
-    };
-
-    bool submit(std::vector<int32_t> prompt) {
-        Request request;
-        request.prompt_token_ids = std::move(prompt);
-        request.sampling = sampling_;
-        auto one = std::make_shared<One>();
-        {
-            const std::lock_guard<std::mutex> lock(mutex_);
-            ++in_flight_;
-        }
-        one->submitted = now();
-        RequestCallbacks callbacks;
-        callbacks.on_output = [this, one](const Output& o) { return on_output(one.get(), o); };
-        const Result<uint64_t> number = engine_.submit(std::move(request), std::move(callbacks));
-        if (number.ok()) return true;
-        const std::lock_guard<std::mutex> lock(mutex_);
-        --in_flight_;
-        tally_.error = number.status();
-        return false;
-    }
-
-    bool on_output(One* one, const Output& o) {
-        const SteadyTime at = now();
-        const std::lock_guard<std::mutex> lock(mutex_);
-        const size_t count = o.token_ids.size();
-        if (count > 0) {
-            if (!one->any) tally_.ttft_ms.add(ms_between(one->submitted, at));
-            // Tokens that one step commits share its time.
-            for (size_t i = 0; one->any && i < count; ++i)
-                tally_.itl_ms.add(ms_between(one->last, at) / static_cast<double>(count));
-            one->any = true;
-            one->last = at;
-        }
-        if (!o.error.ok()) tally_.error = o.error;
-        if (o.last) {
-            tally_.e2e_ms.add(ms_between(one->submitted, at));
-            tally_.prompt_tokens += o.usage.prompt_tokens;
-            tally_.cached_tokens += o.usage.cached_tokens;
-            tally_.output_tokens += o.usage.completion_tokens;
-            tally_.end = at;
-            --in_flight_;
-            changed_.notify_all();
-        }
-        return !interrupted;
-    }
-
-    bool wait_until_below(int64_t limit) {
-        std::unique_lock<std::mutex> lock(mutex_);
-        while (in_flight_ >= limit) changed_.wait_for(lock, std::chrono::milliseconds(50));
-        return !interrupted && tally_.error.ok();
-    }
-
-    Engine& engine_;
-    const int64_t batch_;
-    const SamplingParams sampling_;
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    int64_t in_flight_ = 0;
-    Tally tally_;
-};
 
 class Bench {
   public:
