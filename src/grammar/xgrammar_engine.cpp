@@ -20,7 +20,8 @@ uint64_t mix(uint64_t hash, std::string_view bytes) {  // FNV-1a with the length
 
 struct Vocabulary::Impl {
     xgrammar::TokenizerInfo info{xgrammar::NullObj{}};
-    /// One compiler for all grammars: rules that are alike (strings, numbers, blanks) share their masks.
+    /// One compiler for all grammars: rules that are alike (strings, numbers, blanks) share their
+    /// masks.
     mutable std::mutex mutex;
     mutable std::unique_ptr<xgrammar::GrammarCompiler> compiler;
 
@@ -28,7 +29,8 @@ struct Vocabulary::Impl {
         constexpr int64_t kSharedBytes = int64_t{96} << 20;
         const std::lock_guard<std::mutex> lock(mutex);
         if (compiler == nullptr) {
-            compiler = std::make_unique<xgrammar::GrammarCompiler>(info, threads, true, kSharedBytes);
+            compiler =
+                std::make_unique<xgrammar::GrammarCompiler>(info, threads, true, kSharedBytes);
         }
         return *compiler;
     }
@@ -49,6 +51,7 @@ void Vocabulary::finish(std::vector<std::string> tokens,
     for (size_t i = 0; i < defined_.size(); ++i) {
         if (defined_[i]) defined_mask_[i / 32] |= 1u << (i % 32);
     }
+    for (const std::string& t : tokens) has_text_.push_back(!t.empty());
     fingerprint_ = 1469598103934665603u;
     for (const std::string& t : tokens) fingerprint_ = mix(fingerprint_, t);
     fingerprint_ = mix(fingerprint_, std::to_string(eos));
@@ -153,7 +156,10 @@ void Matcher::fill(std::span<uint32_t> out) {
 
 bool Matcher::accept(int32_t token) {
     if (impl_->matcher.IsTerminated()) return false;
-    if (token < 0 || token >= impl_->grammar->vocabulary().width()) return false;
+    const Vocabulary& v = impl_->grammar->vocabulary();
+    if (token < 0 || token >= v.width()) return false;
+    if (token != v.eos() && !v.has_text(token))
+        return false;  // the library would complain on stderr
     return impl_->matcher.AcceptToken(token);
 }
 

@@ -41,6 +41,9 @@ class Vocabulary {
         return id >= 0 && id < static_cast<int32_t>(defined_.size()) &&
                defined_[static_cast<size_t>(id)];
     }
+    /// Whether a grammar can take the token as text (added tokens have none; markers have their
+    /// code point).
+    bool has_text(int32_t id) const { return has_text_[static_cast<size_t>(id)]; }
     /// Bits of all ids that have a token.
     const std::vector<uint32_t>& defined_mask() const { return defined_mask_; }
     /// Part of every cache key: another tokenizer is another key.
@@ -59,7 +62,7 @@ class Vocabulary {
     int64_t width_ = 0;
     int32_t eos_ = -1;
     std::vector<int32_t> marker_ids_;
-    std::vector<bool> defined_;
+    std::vector<bool> defined_, has_text_;
     std::vector<uint32_t> defined_mask_;
     uint64_t fingerprint_ = 0;
 };
@@ -68,8 +71,8 @@ class Vocabulary {
 class CompiledGrammar {
   public:
     /// EBNF of Productions::to_ebnf(), of a size that the gate has bounded (the library cannot be
-    /// interrupted). `threads` counts for the first grammar of a vocabulary. kInvalidArgument: the library
-    /// refuses it.
+    /// interrupted). `threads` counts for the first grammar of a vocabulary. kInvalidArgument: the
+    /// library refuses it.
     static Result<std::shared_ptr<const CompiledGrammar>> compile(
         std::shared_ptr<const Vocabulary> vocabulary, const std::string& ebnf, int threads);
     ~CompiledGrammar();
