@@ -3,6 +3,8 @@
 #
 #   ./check.sh fast     format, layering, unit and twin tests                 (minutes)
 #   ./check.sh full     fast + golden vectors, laws, command line, ASan+UBSan, Python, short fuzz (no argument: this)
+#   ./check.sh long     what takes its time: wide matrices, random outputs, browser, client packages, Python wheel,
+#                       the sanitizers over the server and the parts with libraries, their fuzzing
 #   ./check.sh tsan     engine, cache, server and thread pool under ThreadSanitizer
 #   ./check.sh clients  the official client packages against a server           (folded into full)
 #   ./check.sh python   the wheel in a fresh virtual environment, and its tests
@@ -38,26 +40,39 @@ case "$mode" in
         : > "$skips"
         format_check
         step "unit and twin tests"
-        run_tests build -LE 'full|gpu'
+        run_tests build -LE 'full|long|gpu'
         ;;
     full)
         "$0" fast
         step "golden vectors, laws, command line"
         run_tests build -L full
         step "AddressSanitizer and UndefinedBehaviorSanitizer"
-        ./build.sh --preset asan --target test_checkpoints $(printf -- '--target %s_test ' base tensor device checkpoint tokenizer recipe sampler kvcache ops engine server)
+        ./build.sh --preset asan --target test_checkpoints $(printf -- '--target %s_test ' base tensor device checkpoint tokenizer recipe sampler kvcache ops engine)
         for program in base/base tensor/tensor device/device checkpoint/checkpoint tokenizer/tokenizer recipe/recipe \
-            sampler/sampler kvcache/kvcache backends/ref/ops engine/engine server/server; do
+            sampler/sampler kvcache/kvcache backends/ref/ops engine/engine; do
             # Tests of refused allocations ask for more than there is: null, not an abort.
             ASAN_OPTIONS=allocator_may_return_null=1 "build-asan/src/${program}_test" --gtest_brief=1
         done
-        "$0" python
         step "fuzz (20 s a target)"
-        tests/fuzz/run.sh 20
-        "$0" clients
+        tests/fuzz/run.sh 20 fuzz_safetensors fuzz_config fuzz_tokenizer_json fuzz_recipe_line
         step "skipped tests, by reason"
         sort "$skips" | uniq -c | sort -rn
         [ -s "$skips" ] || echo "none"
+        ;;
+    long)
+        ./build.sh
+        : > "$skips"
+        step "wide matrices, random outputs, pages in a browser"
+        run_tests build -L long
+        "$0" clients
+        "$0" python
+        step "sanitizers: server, grammar, vision"
+        ./build.sh --preset asan --target test_checkpoints --target server_test --target grammar_test --target vision_test
+        for program in server/server grammar/grammar vision/vision; do
+            ASAN_OPTIONS=allocator_may_return_null=1 "build-asan/src/${program}_test" --gtest_brief=1
+        done
+        step "fuzz (20 s a target)"
+        tests/fuzz/run.sh 20
         ;;
     tsan)
         ./build.sh --preset tsan --target base_test --target kvcache_test --target engine_test --target server_test
@@ -81,7 +96,7 @@ case "$mode" in
         run_tests build-cuda -L gpu
         ;;
     *)
-        sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
+        sed -n '2,13s/^# \{0,1\}//p' "$0" >&2
         exit 2
         ;;
 esac

@@ -102,8 +102,9 @@ struct Conversation {
     ToolChoice tool_choice = ToolChoice::kAuto;
     ResponseFormat response_format = ResponseFormat::kText;
     std::string response_schema;  ///< JSON text, with kJsonSchema
-    bool response_strict = false;  ///< every keyword of it is to be enforced, or the request refused
-    std::string response_regex;   ///< with kRegex
+    bool response_strict =
+        false;                   ///< every keyword of it is to be enforced, or the request refused
+    std::string response_regex;  ///< with kRegex
 };
 
 // ------------------------------------------------------------------ prompt

@@ -75,7 +75,8 @@ struct RequestSampling {
     std::optional<int> top_logprobs;
     std::vector<int64_t> stop_token_ids;
     std::vector<std::pair<int64_t, double>> logit_bias;
-    StructuredOutputArgs so_args;  ///< structured_outputs or guided_* (recipe_constraint.h has the rest)
+    StructuredOutputArgs
+        so_args;  ///< structured_outputs or guided_* (recipe_constraint.h has the rest)
 };
 
 struct ConvertedRequest {

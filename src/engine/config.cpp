@@ -190,7 +190,10 @@ Status EngineConfig::validate() const {
 
 std::string EngineConfig::to_json() const {
     JsonLine j;
-    j.text("model_dir", model_dir).text("synthetic", synthetic).text("backend", backend).integer("threads", threads);
+    j.text("model_dir", model_dir)
+        .text("synthetic", synthetic)
+        .text("backend", backend)
+        .integer("threads", threads);
     j.text("isa", isa).integer("device_index", device_index);
     j.integer("max_num_seqs", max_num_seqs)
         .integer("max_num_batched_tokens", max_num_batched_tokens);

@@ -136,8 +136,7 @@ struct StepPlan {
     bool has_drafts() const { return num_draft_rows > 0; }
     /// Nothing to launch. (Starts and forks alone do need a launch.)
     bool empty() const {
-        return chunks.empty() && starts.empty() && forks.empty() && saves.empty() &&
-               encode.empty();
+        return chunks.empty() && starts.empty() && forks.empty() && saves.empty() && encode.empty();
     }
     bool operator==(const StepPlan&) const = default;
 

@@ -95,7 +95,11 @@ void DraftPass::stage(int m, const LayerWeights& w, const Tensor& cs, const Tens
                         attention_scale(),
                         ws.o.rows(0, rows));
     finish_attention(l, w, cs);
-    ffn_site(l, w, config.dspark_num_experts_per_tok, Tensor(), next_norm);  // drafts are text: never bias_vl
+    ffn_site(l,
+             w,
+             config.dspark_num_experts_per_tok,
+             Tensor(),
+             next_norm);  // drafts are text: never bias_vl
 }
 
 DraftResult DraftPass::heads(const ModelWeights& weights, const DraftChooser& choose) {

@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <limits>
 
+#include "ops/sampling/sampling_math.h"
 #include "sampler/noise_lanes.h"
 #include "sampler/row_kernels.h"
-#include "ops/sampling/sampling_math.h"
 
 namespace deepinfer {
 namespace {

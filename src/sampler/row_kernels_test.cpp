@@ -10,8 +10,8 @@
 #include <random>
 #include <vector>
 
-#include "sampler/sampler_oracle.h"
 #include "ops/sampling/sampling_math.h"
+#include "sampler/sampler_oracle.h"
 #include "sampler/truncation.h"
 
 namespace deepinfer {

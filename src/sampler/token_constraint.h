@@ -1,8 +1,8 @@
 // TokenConstraint: a form that the output must have, token by token (a grammar's matcher).
 //
-// One object serves one sub-sequence. Verification of drafts uses it like this: mask() for the first
-// row; for each draft accept() it and take the next row's mask(); rollback() all of them; after the
-// step accept() what was committed.
+// One object serves one sub-sequence. Verification of drafts uses it like this: mask() for the
+// first row; for each draft accept() it and take the next row's mask(); rollback() all of them;
+// after the step accept() what was committed.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace deepinfer {
 class TokenConstraint {
   public:
     virtual ~TokenConstraint() = default;
-    /// Bits of the tokens allowed next, (vocab + 31) / 32 words, given all accepted ones: bit v % 32
-    /// of word v / 32. All zero: nothing is allowed (the sequence ends with `empty_mask`).
+    /// Bits of the tokens allowed next, (vocab + 31) / 32 words, given all accepted ones: bit v %
+    /// 32 of word v / 32. All zero: nothing is allowed (the sequence ends with `empty_mask`).
     virtual std::vector<uint32_t> mask() = 0;
     /// Takes `token` as the next one. False, with the state unchanged: the form does not allow it
     /// (a draft that is wrong by form; a committed token never is).

@@ -87,7 +87,7 @@ class MultimodalProcessor {
 
     const Options options_;
     std::unique_ptr<WorkerZygote> zygote_;
-    std::shared_ptr<Shared> shared_;  ///< its mutex guards everything below
+    std::shared_ptr<Shared> shared_;             ///< its mutex guards everything below
     std::deque<std::shared_ptr<Active>> queue_;  ///< with pictures left to take up
     std::map<uint64_t, std::shared_ptr<Active>> active_;
     std::vector<std::unique_ptr<PictureWorker>> workers_;  ///< each its thread's alone

@@ -1,5 +1,5 @@
-// What travels between the engine and a picture worker: fixed structs over a socket, bytes in memory
-// files beside them.
+// What travels between the engine and a picture worker: fixed structs over a socket, bytes in
+// memory files beside them.
 #pragma once
 
 #include <cstddef>

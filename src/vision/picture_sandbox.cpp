@@ -51,13 +51,13 @@ Status enter_picture_sandbox() {
     scmp_filter_ctx filter = seccomp_init(SCMP_ACT_KILL_PROCESS);
     if (filter == nullptr) return failed("seccomp_init");
     bool ok = true;
-    for (const int call : {SCMP_SYS(recvmsg),      SCMP_SYS(sendmsg),      SCMP_SYS(read),
-                           SCMP_SYS(write),        SCMP_SYS(close),        SCMP_SYS(mmap),
-                           SCMP_SYS(munmap),       SCMP_SYS(mremap),       SCMP_SYS(mprotect),
-                           SCMP_SYS(madvise),      SCMP_SYS(brk),          SCMP_SYS(futex),
-                           SCMP_SYS(fstat),        SCMP_SYS(newfstatat),   SCMP_SYS(getrandom),
-                           SCMP_SYS(clock_gettime), SCMP_SYS(sched_yield), SCMP_SYS(getpid),
-                           SCMP_SYS(gettid),       SCMP_SYS(tgkill),       SCMP_SYS(rt_sigaction),
+    for (const int call : {SCMP_SYS(recvmsg),        SCMP_SYS(sendmsg),      SCMP_SYS(read),
+                           SCMP_SYS(write),          SCMP_SYS(close),        SCMP_SYS(mmap),
+                           SCMP_SYS(munmap),         SCMP_SYS(mremap),       SCMP_SYS(mprotect),
+                           SCMP_SYS(madvise),        SCMP_SYS(brk),          SCMP_SYS(futex),
+                           SCMP_SYS(fstat),          SCMP_SYS(newfstatat),   SCMP_SYS(getrandom),
+                           SCMP_SYS(clock_gettime),  SCMP_SYS(sched_yield),  SCMP_SYS(getpid),
+                           SCMP_SYS(gettid),         SCMP_SYS(tgkill),       SCMP_SYS(rt_sigaction),
                            SCMP_SYS(rt_sigprocmask), SCMP_SYS(rt_sigreturn), SCMP_SYS(exit),
                            SCMP_SYS(exit_group)}) {
         ok = ok && seccomp_rule_add(filter, SCMP_ACT_ALLOW, call, 0) == 0;

@@ -91,7 +91,8 @@ Status serve(const PictureRequest& r, int in, int out, const VisionConfig& confi
     const auto input_bytes = static_cast<size_t>(r.input_bytes),
                output_bytes = static_cast<size_t>(r.output_bytes);
     void* from = mmap(nullptr, input_bytes, PROT_READ, MAP_SHARED, in, 0);
-    if (from == MAP_FAILED) return Status(StatusCode::kResourceExhausted, "no memory for a picture");
+    if (from == MAP_FAILED)
+        return Status(StatusCode::kResourceExhausted, "no memory for a picture");
     void* to = mmap(nullptr, output_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, out, 0);
     if (to == MAP_FAILED) {
         munmap(from, input_bytes);
@@ -172,8 +173,7 @@ class ProcessWorker final : public PictureWorker {
         const bool decoded = input.encoded.empty();
         PictureRequest r;
         r.plan = job.plan;
-        r.input_bytes =
-            static_cast<int64_t>(decoded ? input.rgb.size() : input.encoded.size());
+        r.input_bytes = static_cast<int64_t>(decoded ? input.rgb.size() : input.encoded.size());
         const int64_t p = config_.patch_size;
         r.output_bytes = job.plan.num_patches() * 3 * p * p;
         r.width = decoded ? input.width : 0;
@@ -209,8 +209,7 @@ class ProcessWorker final : public PictureWorker {
             // A worker that was taken over may answer anything: only what the picture can cause
             // passes.
             const bool limit = reply.code == static_cast<int32_t>(StatusCode::kOutOfRange);
-            const bool memory =
-                reply.code == static_cast<int32_t>(StatusCode::kResourceExhausted);
+            const bool memory = reply.code == static_cast<int32_t>(StatusCode::kResourceExhausted);
             return Status(limit    ? StatusCode::kOutOfRange
                           : memory ? StatusCode::kResourceExhausted
                                    : StatusCode::kInvalidArgument,
@@ -254,8 +253,7 @@ void run_picture_worker(int socket, const VisionConfig& config) {
         if (!status.ok()) {
             reply.code = static_cast<int32_t>(status.code());
             const std::string& text = status.message();
-            std::memcpy(
-                reply.text, text.data(), std::min(text.size(), sizeof reply.text - 1));
+            std::memcpy(reply.text, text.data(), std::min(text.size(), sizeof reply.text - 1));
         }
         if (!send_message(socket, &reply, sizeof reply, nullptr, 0)) _exit(0);
     }
@@ -318,8 +316,7 @@ Result<std::unique_ptr<PictureWorker>> make_process_worker(WorkerZygote& zygote,
                                                            int64_t timeout_ms) {
     const Result<WorkerZygote::Child> child = zygote.spawn();
     if (!child.ok()) return child.status();
-    return std::unique_ptr<PictureWorker>(
-        new ProcessWorker(child.value(), config, timeout_ms));
+    return std::unique_ptr<PictureWorker>(new ProcessWorker(child.value(), config, timeout_ms));
 }
 
 }  // namespace deepinfer

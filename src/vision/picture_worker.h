@@ -1,12 +1,13 @@
 // PictureWorker: one place where pictures are decoded and cut, a sandboxed process or this thread.
 //
-// Decoders are the part most exposed to hostile bytes. A worker process has no files, no network and
-// no memory of the engine's beyond what existed when its ancestor was forked; it may read, write and
-// map what it is handed (seccomp), within bounds (rlimits). What it returns is pixels, copied out
-// before they are trusted with an identity.
+// Decoders are the part most exposed to hostile bytes. A worker process has no files, no network
+// and no memory of the engine's beyond what existed when its ancestor was forked; it may read,
+// write and map what it is handed (seccomp), within bounds (rlimits). What it returns is pixels,
+// copied out before they are trusted with an identity.
 //
 //   WorkerZygote   forked once, early, single-threaded: forks workers on request
-//   PictureWorker  one worker and its socket; dead after a crash or a timeout, replaced by its owner
+//   PictureWorker  one worker and its socket; dead after a crash or a timeout, replaced by its
+//   owner
 #pragma once
 
 #include <sys/types.h>

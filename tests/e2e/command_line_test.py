@@ -98,8 +98,11 @@ class Refusals(unittest.TestCase):
         self.refused(2, "generate", "--max-model-len", "64", "--max-tokens", "100", "Hello", says=("100", "64"))
 
     def test_later_features_are_refused_by_name(self):
-        for flag, value in (("--nextn", "6"), ("--ep", "2"), ("--regex", "a")):
+        for flag, value in (("--nextn", "6"), ("--ep", "2")):
             self.refused(2, "generate", flag, value, "Hello", says=(flag.removeprefix("--").split("-")[0],))
+
+    def test_constraints_that_cannot_be_enforced_are_refused(self):
+        self.refused(2, "generate", "--regex", "(?=a)b", "Hello", says=("regular expression", "look-around"))
 
     def test_generated_weights_have_no_text(self):
         geometry = str(TREE / "models" / "demo" / "config.json")

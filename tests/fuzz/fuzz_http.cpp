@@ -1,5 +1,5 @@
-// HTTP from outside: any bytes, cut anywhere, are requests, "more", or one typed fault. However they
-// are cut, the requests are the same (else a front end and this server could disagree).
+// HTTP from outside: any bytes, cut anywhere, are requests, "more", or one typed fault. However
+// they are cut, the requests are the same (else a front end and this server could disagree).
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

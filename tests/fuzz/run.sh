@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds and runs every fuzz target for a number of seconds.   usage: tests/fuzz/run.sh [SECONDS]
+# Builds and runs fuzz targets (default: all) for a number of seconds each.   usage: tests/fuzz/run.sh [SECONDS [TARGET…]]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 seconds=${1:-20}
@@ -9,5 +9,8 @@ if ! command -v clang++-14 > /dev/null; then
 fi
 deps/fetch.sh
 cmake --preset fuzz -DDEEPINFER_FUZZ_SECONDS="$seconds" > /dev/null
-cmake --build --preset fuzz --target fuzz_safetensors --target fuzz_config --target fuzz_tokenizer_json --target fuzz_recipe_line --target fuzz_http --target fuzz_constraint --target fuzz_image
-ctest --test-dir build-fuzz -L fuzz --output-on-failure --no-tests=error
+targets=("${@:2}")
+[ ${#targets[@]} -gt 0 ] ||
+    targets=(fuzz_safetensors fuzz_config fuzz_tokenizer_json fuzz_recipe_line fuzz_http fuzz_constraint fuzz_image)
+cmake --build --preset fuzz $(printf -- '--target %s ' "${targets[@]}")
+ctest --test-dir build-fuzz -L fuzz -R "^($(IFS='|'; echo "${targets[*]}"))\$" --output-on-failure --no-tests=error

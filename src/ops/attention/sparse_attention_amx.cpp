@@ -545,7 +545,15 @@ void merge_block(float* state, const float* part, int64_t heads, int64_t dh) {
 }  // namespace
 
 extern const AttentionKernels kAttention_amx;
-const AttentionKernels kAttention_amx = {
-    nullptr, nullptr, 0, nullptr, &merge_block, nullptr, &attend_group, &group_blocks, &group_block, &finish_group};
+const AttentionKernels kAttention_amx = {nullptr,
+                                         nullptr,
+                                         0,
+                                         nullptr,
+                                         &merge_block,
+                                         nullptr,
+                                         &attend_group,
+                                         &group_blocks,
+                                         &group_block,
+                                         &finish_group};
 
 }  // namespace deepinfer::cpu
