@@ -158,7 +158,8 @@ TEST(ResizeBicubic, EqualsPillowInBothOrdersOfPasses) {
     const Result<RgbImage> noise =
         decode_image(read_bytes("pictures/noise.png"), ImageAlpha::kDrop, kMaxSide);
     ASSERT_TRUE(noise.ok());
-    for (const json& c : read_json("pictures/cases.json")["resize_noise_png"]) {
+    const json cases = read_json("pictures/cases.json");
+    for (const json& c : cases["resize_noise_png"]) {
         EXPECT_EQ(fnv(resize_bicubic(noise.value(), {c["to"][0], c["to"][1]})),
                   c["fnv"].get<std::string>())
             << c["to"];
