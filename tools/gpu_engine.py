@@ -12,9 +12,9 @@ import pathlib
 import subprocess
 import sys
 
-# Nats between the two likeliest tokens below which backends may choose differently. Logits of two backends were measured
-# to be 1.8 % of their size (about 10) apart, and a choice compares two of them.
-TIE = 0.4
+# Nats between the two likeliest tokens below which backends may choose differently. On an H200 one answer of 46 was seen to
+# part at 0.30 (docs/gpu_runs.md): this check fails there, until it is known why.
+TIE = 0.25
 
 
 def requests():

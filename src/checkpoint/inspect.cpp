@@ -281,7 +281,7 @@ void add_tensors(const TensorCheck& check, const ModelFiles& files, Json& report
     report["bytes_by_kind"] = bytes_by_kind;
     report["num_tensors"] = found.size();
     const std::vector<std::pair<const char*, const char*>> later = {
-        {"draft", "DSpark draft stages: checked, speculation is not part of this version"}};
+        {"draft", "DSpark draft stages: speculation (--nextn)"}};
     Json not_used = Json::array();
     for (const auto& item : later) {
         const Part& part = parts[item.first];
