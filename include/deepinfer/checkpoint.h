@@ -41,7 +41,6 @@ Result<std::string> resolve_model_dir(const std::string& flag, const std::string
 ///   bytes_by_kind{}, parameters{}        parameters: total, backbone, engram_tables, draft, vision
 ///   cache{}                              global_bytes_per_token, window_bytes_per_sequence,
 ///                                        tail_bytes_per_sequence
-///   not_used_yet[]                       parts that are checked but that this version does not run
 ///   ignored_tensors[]                    known leftovers that the loader skips
 ///
 /// Parts that cannot be told (a broken config has no geometry) are absent. kNotFound only if the

@@ -280,18 +280,6 @@ void add_tensors(const TensorCheck& check, const ModelFiles& files, Json& report
     report["parameters"] = parameters;
     report["bytes_by_kind"] = bytes_by_kind;
     report["num_tensors"] = found.size();
-    const std::vector<std::pair<const char*, const char*>> later = {
-        {"draft", "DSpark draft stages: speculation (--nextn)"}};
-    Json not_used = Json::array();
-    for (const auto& item : later) {
-        const Part& part = parts[item.first];
-        if (part.tensors == 0) continue;
-        not_used.push_back({{"part", item.first},
-                            {"tensors", part.tensors},
-                            {"bytes", part.bytes},
-                            {"why", item.second}});
-    }
-    report["not_used_yet"] = not_used;
     report["ignored_tensors"] = check.ignored;
     report["tensors"] = std::move(tensors);
 }

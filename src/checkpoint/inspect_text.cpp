@@ -99,13 +99,6 @@ std::string render(const Json& report, const InspectionText& options) {
             out += "  " + pad(item.key(), 30) + " " + size_text(item.value().get<double>()) + "\n";
         }
     }
-    if (report.contains("not_used_yet") && !report.at("not_used_yet").empty()) {
-        out += "\nnot used yet\n";
-        for (const Json& part : report.at("not_used_yet")) {
-            out += "  " + part.at("why").get<std::string>() + " (" + part.at("tensors").dump() +
-                   " tensors, " + size_text(part.at("bytes").get<double>()) + ")\n";
-        }
-    }
     if (report.contains("ignored_tensors") && !report.at("ignored_tensors").empty()) {
         out += "\nignored tensors\n";
         for (const Json& name : report.at("ignored_tensors")) {
