@@ -129,7 +129,8 @@ def main():
     r = random.Random(o.seed)
     schemas = []
     for _, _, _, s, _, _ in json_schema_suite.read_suite(json_schema_suite.SUITE):
-        if s not in schemas:
+        # jsonschema 4.10 cannot resolve $dynamicRef (it stops with an error): only the suite's verdicts judge it.
+        if s not in schemas and '"$dynamicRef"' not in json.dumps(s):
             schemas.append(s)
     num_suite = len(schemas)
     r.shuffle(schemas)
