@@ -145,7 +145,7 @@ TEST(Inspect, TextShowsGeometryRolesAndRefusals) {
                       HasSubstr("hidden_size"),
                       HasSubstr("reindex"),
                       HasSubstr("global_bytes_per_token"),
-                      HasSubstr("not used yet")));
+                      HasSubstr("7.8 M")));
     EXPECT_EQ(text.value().find("layers.0.attn.wq_a.weight"), std::string::npos);
     InspectionText with_tensors;
     with_tensors.list_tensors = true;
