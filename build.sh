@@ -2,7 +2,7 @@
 # Builds build/deepinfer, the library and the tests. Installs missing Debian packages first (as root or through sudo).
 #
 #   ./build.sh                      CPU build into build/
-#   DEEPINFER_ACCELERATOR=nvidia ./build.sh    with the CUDA backend (needs nvcc on PATH)
+#   DEEPINFER_ACCELERATOR=nvidia ./build.sh    with the CUDA backend (without nvcc: fetches it, deps/cuda.sh)
 #   ./build.sh --run                builds, then answers a question with the demonstration checkpoint
 #   ./build.sh --no-install         never installs packages
 #   ./build.sh --preset asan        another preset of CMakePresets.json (into build-asan/)
@@ -23,7 +23,9 @@ while [ $# -gt 0 ]; do
     shift
 done
 
-accelerator=${DEEPINFER_ACCELERATOR:-cpu}
+default=cpu
+[ "$preset" = cuda ] && default=nvidia
+accelerator=${DEEPINFER_ACCELERATOR:-$default}
 case "$accelerator" in
     cpu|nvidia) ;;
     ascend) echo "build.sh: DEEPINFER_ACCELERATOR=ascend is not in this version; compiled backends: cpu, nvidia" >&2; exit 2 ;;
@@ -49,6 +51,7 @@ if [ ${#missing[@]} -gt 0 ]; then
 fi
 
 deps/fetch.sh
+[ "$accelerator" = nvidia ] && deps/cuda.sh
 args=(--preset "$preset" -DDEEPINFER_ACCELERATOR="$accelerator")
 cmake "${args[@]}" > /tmp/deepinfer-configure.$$ || { cat /tmp/deepinfer-configure.$$; rm -f /tmp/deepinfer-configure.$$; exit 1; }
 rm -f /tmp/deepinfer-configure.$$

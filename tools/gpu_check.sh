@@ -46,7 +46,7 @@ fi
 if wants sanitizer; then
     if command -v compute-sanitizer > /dev/null; then
         # Cases whose host twin is quick; every kernel family runs in one of them.
-        filter='LinearGpu.GroupedProjectionMatchesTwin:LinearGpu.MatchesTwinInEveryFormat:MoeGpu.*:RowsGpu.*:CacheGpu.*'
+        filter='LinearGpu.GroupedProjectionMatchesTwin:LinearGpu.MatchesTwinInEveryFormat:VisionGpu.*:MoeGpu.*:RowsGpu.*:CacheGpu.*'
         timeout 150 compute-sanitizer --tool memcheck "$build/gpu_test" --gtest_filter="$filter" > "$out/memcheck.log" 2>&1
         step $? "memcheck: $(grep 'ERROR SUMMARY' "$out/memcheck.log" | tail -1)"
     else

@@ -7,6 +7,7 @@ Requests are the demonstration checkpoint's evaluation prompts: greedy, sampled 
 hexadecimal floats). Greedy answers are also compared with another backend's: where they part, the two likeliest tokens
 must have been close (the backends' logits differ by noise).
 """
+import base64
 import json
 import pathlib
 import subprocess
@@ -28,6 +29,10 @@ def requests():
     for i in range(6):
         asked = [{"role": "system", "content": story}, {"role": "user", "content": f"What is {i} + {i + 3}?"}]
         prompts.append({"messages": asked})
+    for picture in sorted(pathlib.Path("tests/data/pictures").glob("*.png"))[:4]:
+        url = "data:image/png;base64," + base64.b64encode(picture.read_bytes()).decode()
+        parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What do you see?"}]
+        prompts.append({"messages": [{"role": "user", "content": parts}]})
     for i, p in enumerate(prompts):
         base = {"messages": p["messages"], "thinking": {"type": "enabled" if p.get("thinking") else "disabled"}}
         greedy = {"temperature": 0, "max_tokens": 48}

@@ -22,10 +22,14 @@ for m in nano nano512; do
         python3 -c "import lzma,sys; open(sys.argv[2],'wb').write(lzma.open(sys.argv[1]).read())" "$f" "$work/golden/$m/$(basename "$f" .xz)"
     done
 done
-for c in nano/p1 nano/p2 nano/p3 nano/p17 nano/p300 nano/p301 nano/p3.decode nano/p300.decode nano/p301.decode nano512/p3001 nano512/p3001.decode; do
+for c in nano/p1 nano/p2 nano/p3 nano/p17 nano/p300 nano/p301 nano/p3.decode nano/p300.decode nano/p301.decode nano512/p3001 nano512/p3001.decode \
+    nano/vision_a nano/vision_b nano/img1 nano/img2 nano/img1.decode nano/img2.decode; do
     golden=$work/golden/$c.exact.safetensors
     force=(--force "$golden")
     case $c in *.decode) force+=(--force "$work/golden/${c%.decode}.exact.safetensors") ;; esac
+    # The spans of img1 show the pictures of vision_a and vision_b, that of img2 the second.
+    case $c in nano/img1*) pictures="a b" ;; nano/img2*) pictures=b ;; *) pictures= ;; esac
+    for picture in $pictures; do force+=(--image "$work/golden/nano/vision_$picture.exact.safetensors"); done
     dump=$work/$(echo "$c" | tr / .)
     "$forward" "$backend" "$work/${c%%/*}" "$golden" "$dump" "${force[@]}" > "$dump.log" 2>&1 &&
         python3 tests/golden/compare.py "$golden" "$dump" --mode forced --partial > "$dump.log" 2>&1

@@ -1,7 +1,7 @@
 // The judge's door as a self-contained program for a bare GPU host: runs given token ids on any
 // linked backend and writes every named intermediate (see deepinfer/judge.h).
 //
-//   gpu_forward BACKEND MODEL_DIR INPUT OUTPUT [--chunk N] [--force FILE]...
+//   gpu_forward BACKEND MODEL_DIR INPUT OUTPUT [--chunk N] [--force FILE]... [--image FILE]...
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -14,7 +14,8 @@ int main(int argc, char** argv) {
     if (argc < 5) {
         std::fprintf(
             stderr,
-            "usage: gpu_forward BACKEND MODEL_DIR INPUT OUTPUT [--chunk N] [--force FILE]...\n");
+            "usage: gpu_forward BACKEND MODEL_DIR INPUT OUTPUT [--chunk N] [--force FILE]... "
+            "[--image FILE]...\n");
         return 2;
     }
     deepinfer::register_ref_backends();
@@ -30,6 +31,8 @@ int main(int argc, char** argv) {
             o.chunk = std::atoll(argv[i + 1]);
         } else if (key == "--force") {
             o.force.push_back(argv[i + 1]);
+        } else if (key == "--image") {
+            o.images.push_back(argv[i + 1]);
         } else {
             std::fprintf(stderr, "gpu_forward: unknown option %s\n", key.c_str());
             return 2;

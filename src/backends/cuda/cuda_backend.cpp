@@ -55,6 +55,14 @@ OpTable cuda_op_table() {
     t.add_rows = &add_rows;
     t.argmax_rows = &argmax_rows;
     t.sample_rows = &sample_rows;
+    t.linear_bias = &linear_bias;
+    t.vit_rope = &vit_rope;
+    t.vit_attention = &vit_attention;
+    t.vit_swiglu = &vit_swiglu;
+    t.add_bf16 = &add_bf16;
+    t.gelu = &gelu;
+    t.pixel_unshuffle = &pixel_unshuffle;
+    t.place_rows = &place_rows;
     return t;
 }
 

@@ -143,6 +143,17 @@ void add_rows(Stream& stream, const Tensor& x, Tensor out);
 void argmax_rows(Stream& stream, const Tensor& x, Tensor ids);
 void sample_rows(Stream& stream, const Tensor& logits, const Tensor& requests, Tensor choices);
 
+void linear_bias(
+    Stream& stream, const Tensor& x, const WeightMatrix& w, const Tensor& bias, Tensor out);
+void vit_rope(Stream& stream, Tensor x, const Tensor& cos_sin);
+void vit_attention(
+    Stream& stream, const Tensor& qkv, const Tensor& cu_rows, double scale, Tensor out);
+void vit_swiglu(Stream& stream, const Tensor& gate_up, Tensor out);
+void add_bf16(Stream& stream, Tensor x, const Tensor& y);
+void gelu(Stream& stream, Tensor x);
+void pixel_unshuffle(Stream& stream, const Tensor& x, const Tensor& cells, Tensor out);
+void place_rows(Stream& stream, const Tensor& src, const Tensor& rows, Tensor x);
+
 /// All of the above.
 OpTable cuda_op_table();
 

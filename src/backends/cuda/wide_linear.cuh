@@ -18,6 +18,7 @@ struct LinearParams {
     void* out;
     int64_t out_stride;
     bool out_f32;
+    const float* bias;  ///< added to the finished sum of a weight row, or null
 };
 
 /// Takes aligned rows and groups that start at whole row tiles.

@@ -66,7 +66,8 @@ __global__ void __launch_bounds__(kMatrixThreads)
     for (int i = static_cast<int>(threadIdx.x); i < block_rows * 8 * NT; i += kMatrixThreads) {
         const int r = i % block_rows, token = i / block_rows, row = tile0 * 16 + r;
         if (token0 + token >= p.num_rows || row < first_row || row >= end_row) continue;
-        const float y = add_slices<NT>(partials, p.slices, r / 16, token, r % 16);
+        float y = add_slices<NT>(partials, p.slices, r / 16, token, r % 16);
+        if (p.bias != nullptr) y += p.bias[row];
         const int64_t at = (token0 + token) * p.out_stride + row;
         if (p.out_f32)
             static_cast<float*>(p.out)[at] = y;
@@ -109,6 +110,7 @@ void matrix(Stream& stream,
             const Tensor& x,
             const WeightMatrix& w,
             int groups,
+            const float* bias,
             Tensor out) {
     DI_CHECK(x.dtype == DType::kBF16 && (out.dtype == DType::kBF16 || out.dtype == DType::kF32));
     DI_CHECK_EQ(x.dim(1), w.k * groups);
@@ -130,6 +132,7 @@ void matrix(Stream& stream,
     p.out = out.data;
     p.out_stride = out.stride[0];
     p.out_f32 = out.dtype == DType::kF32;
+    p.bias = bias;
     // Above 8 rows the streaming kernel would issue more matrix instructions and read activations
     // more often.
     if (p.num_rows > 8 && wide_linear_takes(p, groups))
@@ -151,6 +154,7 @@ __global__ void __launch_bounds__(256) linear_f32_kernel(Bf16Rows x,
                                                          const float* __restrict__ w,
                                                          int n,
                                                          int k,
+                                                         const float* bias,
                                                          void* out,
                                                          int64_t out_stride,
                                                          bool out_f32) {
@@ -164,19 +168,24 @@ __global__ void __launch_bounds__(256) linear_f32_kernel(Bf16Rows x,
         sum = fmaf(bf16_value(row[i]), w[static_cast<int64_t>(j) * k + i], sum);
     sum = warp_sum(sum);
     if (lane != 0) return;
+    if (bias != nullptr) sum += bias[j];
     if (out_f32)
         static_cast<float*>(out)[blockIdx.y * out_stride + j] = sum;
     else
         static_cast<uint16_t*>(out)[blockIdx.y * out_stride + j] = round_bf16_bits(sum);
 }
 
-}  // namespace
-
-void linear(Stream& stream, const Tensor& x, const WeightMatrix& w, Tensor out) {
-    if (w.dtype != DType::kF32) return matrix(stream, "linear", x, w, 1, out);
+/// x · wᵀ, plus a bias a weight row where there is one.
+void product(Stream& stream,
+             const char* name,
+             const Tensor& x,
+             const WeightMatrix& w,
+             const float* bias,
+             Tensor out) {
+    if (w.dtype != DType::kF32) return matrix(stream, name, x, w, 1, bias, out);
     DI_CHECK(x.dim(1) == w.k && out.dim(1) == w.n);
     launch(stream,
-           "linear_f32",
+           name,
            linear_f32_kernel,
            dim3(div_up(w.n, 8), static_cast<unsigned>(x.dim(0))),
            dim3(256),
@@ -185,15 +194,29 @@ void linear(Stream& stream, const Tensor& x, const WeightMatrix& w, Tensor out) 
            static_cast<const float*>(w.weight),
            static_cast<int>(w.n),
            static_cast<int>(w.k),
+           bias,
            out.data,
            out.stride[0],
            out.dtype == DType::kF32);
 }
 
+}  // namespace
+
+void linear(Stream& stream, const Tensor& x, const WeightMatrix& w, Tensor out) {
+    product(stream, "linear", x, w, nullptr, out);
+}
+
+void linear_bias(
+    Stream& stream, const Tensor& x, const WeightMatrix& w, const Tensor& bias, Tensor out) {
+    DI_CHECK(bias.dtype == DType::kF32 && out.dtype == DType::kBF16);
+    DI_CHECK_EQ(bias.dim(0), w.n);
+    product(stream, "linear_bias", x, w, bias.ptr<float>(), out);
+}
+
 void grouped_o_proj(
     Stream& stream, const Tensor& o, const WeightMatrix& wo_a, int groups, Tensor out) {
     DI_CHECK_EQ(wo_a.n % groups, 0);
-    matrix(stream, "grouped_o_proj", o, wo_a, groups, out);
+    matrix(stream, "grouped_o_proj", o, wo_a, groups, nullptr, out);
 }
 
 }  // namespace deepinfer::cuda

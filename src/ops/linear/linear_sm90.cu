@@ -70,7 +70,8 @@ __global__ void __launch_bounds__(kWideThreads, WideShared<T, N>::kBlocks)
         const int token = rank * share + i / kWideRows, r = i % kWideRows;
         if (token0 + token >= p.num_rows || row0 + r >= group_end) continue;
         const int at = token * S::kPitch + r;
-        const float y = wide_sum(cluster, mine, at, peers);
+        float y = wide_sum(cluster, mine, at, peers);
+        if (p.bias != nullptr) y += p.bias[row0 + r];
         const int64_t dst = (token0 + token) * p.out_stride + row0 + r;
         if (p.out_f32)
             static_cast<float*>(p.out)[dst] = y;
