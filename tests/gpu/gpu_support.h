@@ -86,7 +86,6 @@ class Case {
     /// NaN and Inf at the same places; relative L2 within `l2`; no element off by more than 30 · l2
     /// of max(|twin|, rms).
     void expect_close(Arg a, double l2, const std::string& what = "");
-    void expect_guards();
 
     const HostTensor& twin(Arg a) const { return host_[a]; }
     const HostTensor& gpu(Arg a) const { return back_[a]; }

@@ -64,7 +64,6 @@ TEST_F(VisionGpu, RowStepsMatchTwins) {
                 c.expect_close(gated, 1e-3, "vit_swiglu " + what);
                 c.expect_equal(sum, "add_bf16 " + what);
                 c.expect_close(bent, 1e-3, "gelu " + what);
-                c.expect_guards();
             }
         }
     }
@@ -125,7 +124,6 @@ TEST_F(VisionGpu, AttentionMatchesTwin) {
                            2e-3,
                            std::to_string(n) + " patches, " + std::to_string(heads) + " heads of " +
                                std::to_string(dh));
-            c.expect_guards();
         }
     }
     Case c;  // peaked rows: the running maximum moves from block to block
@@ -183,7 +181,6 @@ TEST_F(VisionGpu, RowMovesAreExact) {
         });
         c.expect_equal(wide, "pixel_unshuffle");
         c.expect_equal(streams, "place_rows");
-        c.expect_guards();
     }
 }
 
