@@ -134,7 +134,7 @@ TEST_F(MoeGpu, FeedForwardMatchesTwin) {
             on_gpu.push_back(device_view(e));
         }
         const ExpertWeights shared_host = host_view(shared), shared_gpu = device_view(shared);
-        for (int64_t rows : {0, 1, 2, 9, 33, 70}) {
+        for (int64_t rows : {0, 1, 2, 9, 33, 70, 120}) {
             for (int mode : {0, 1, 2}) {
                 Case c;
                 const Arg u = c.input(normal_bf16(rng, {rows, z.d}, 1.0f, 8)),
