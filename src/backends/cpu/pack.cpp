@@ -205,7 +205,7 @@ bool any_nan(const uint8_t* p, int64_t n) {
 PanelFormat panel_format(DType dtype, Isa isa) {
     switch (dtype) {
         case DType::kFP8E4M3:
-            return isa == Isa::kAmx           ? PanelFormat::kFp8Pair
+            return isa == Isa::kAmx          ? PanelFormat::kFp8Pair
                    : isa == Isa::kAvx512Bf16 ? PanelFormat::kFp8Quad
                                              : PanelFormat::kFp8;
         case DType::kFP4:

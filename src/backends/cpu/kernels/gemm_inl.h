@@ -195,8 +195,8 @@ struct Blocks {
     const uint8_t* panel;
     int64_t k;
     DI_INLINE F32x32 row(int64_t kb, int i) const {
-        return Format::row(
-            panel + scale_bytes(k, Format::kScaleBytes) + kb * Format::kBlockBytes, i);
+        return Format::row(panel + scale_bytes(k, Format::kScaleBytes) + kb * Format::kBlockBytes,
+                           i);
     }
     DI_INLINE F32x32 scale(int64_t kb) const {
         return Format::scale(panel + kb * Format::kScaleBytes);
