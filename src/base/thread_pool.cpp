@@ -1,9 +1,11 @@
 #include "base/thread_pool.h"
 
+#include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <condition_variable>
 #include <fstream>
@@ -13,6 +15,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/env_flags.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -20,8 +24,12 @@
 namespace deepinfer {
 namespace {
 
-// Spinning bridges the gap between two ops of one step (microseconds); longer waits sleep.
-constexpr int kSpinRounds = 2000;
+// Spinning bridges the gaps inside a step; longer waits sleep. On a busy machine a sleeper waits
+// for the scheduler's tick, some milliseconds, to get its core back: far more than a decode step's
+// ops. Threads that share cores (more of them than cores) sleep soon, for whoever is waited for
+// needs the core.
+constexpr std::chrono::microseconds kSpinTime{1000}, kSharedSpinTime{20};
+constexpr int kRoundsPerLook = 64;  // pauses between two looks at the clock
 
 inline void cpu_relax() {
 #if defined(__x86_64__)
@@ -29,7 +37,42 @@ inline void cpu_relax() {
 #endif
 }
 
+/// Spins until done() or the time is over; returns done().
+template <typename Done>
+bool spin(std::chrono::microseconds time, const Done& done) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (;;) {
+        for (int i = 0; i < kRoundsPerLook; ++i) {
+            if (done()) return true;
+            cpu_relax();
+        }
+        if (std::chrono::steady_clock::now() - begin > time) return done();
+    }
+}
+
 thread_local bool inside_parallel_for = false;
+
+/// DEEPINFER_AFFINITY=1: the cores that this process may use, in order; else none. A bad value is
+/// refused where a backend is made.
+std::vector<int> cores_to_pin() {
+    std::vector<int> cores;
+    const auto wanted = env_bool("DEEPINFER_AFFINITY");
+    cpu_set_t set;
+    if (!wanted.ok() || !wanted.value().value_or(false) ||
+        sched_getaffinity(0, sizeof set, &set) != 0)
+        return cores;
+    for (int c = 0; c < CPU_SETSIZE; ++c) {
+        if (CPU_ISSET(c, &set)) cores.push_back(c);
+    }
+    return cores;
+}
+
+void pin_this_thread(int core) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(core, &set);
+    pthread_setaffinity_np(pthread_self(), sizeof set, &set);
+}
 
 }  // namespace
 
@@ -45,6 +88,9 @@ struct ThreadPool::State {
     int64_t n = 0;
     int parts = 0;
     std::mutex caller;  // one parallel_for at a time
+    std::chrono::microseconds spin_time{};
+    std::vector<int> cores;         // core of thread i, if threads are pinned
+    std::thread::id pinned_caller;  // under `caller`: thread 0 as it was seen last
 
     void run_part(int part) const {
         const int64_t begin = n * part / parts, end = n * (part + 1) / parts;
@@ -54,24 +100,22 @@ struct ThreadPool::State {
 
 ThreadPool::ThreadPool(int num_threads)
     : num_threads_(std::max(1, num_threads)), state_(new State) {
+    state_->spin_time = num_threads_ <= available_threads() ? kSpinTime : kSharedSpinTime;
+    state_->cores = cores_to_pin();
+    if (state_->cores.size() < static_cast<size_t>(num_threads_)) state_->cores.clear();
     for (int i = 1; i < num_threads_; ++i) {
         const auto work = [this, i] {
             State& s = *state_;
             inside_parallel_for = true;
+            if (!s.cores.empty()) pin_this_thread(s.cores[static_cast<size_t>(i)]);
             uint64_t seen = 0;
             for (;;) {
-                int spins = 0;
-                while (s.generation.load(std::memory_order_acquire) == seen &&
-                       !s.stop.load(std::memory_order_relaxed)) {
-                    if (++spins < kSpinRounds) {
-                        cpu_relax();
-                        continue;
-                    }
+                const auto called = [&] {
+                    return s.generation.load(std::memory_order_acquire) != seen || s.stop.load();
+                };
+                if (!spin(s.spin_time, called)) {
                     std::unique_lock<std::mutex> lock(s.mutex);
-                    s.wake.wait(lock, [&] {
-                        return s.generation.load(std::memory_order_acquire) != seen ||
-                               s.stop.load();
-                    });
+                    s.wake.wait(lock, called);
                 }
                 if (s.stop.load()) return;
                 seen = s.generation.load(std::memory_order_acquire);
@@ -111,6 +155,10 @@ void ThreadPool::parallel_for(int64_t n,
     }
     State& s = *state_;
     std::lock_guard<std::mutex> one(s.caller);
+    if (!s.cores.empty() && s.pinned_caller != std::this_thread::get_id()) {
+        pin_this_thread(s.cores[0]);
+        s.pinned_caller = std::this_thread::get_id();
+    }
     s.fn = &fn;
     s.n = n;
     s.parts = static_cast<int>(parts);
@@ -124,13 +172,9 @@ void ThreadPool::parallel_for(int64_t n,
     inside_parallel_for = true;
     s.run_part(0);
     inside_parallel_for = false;
-    for (int spins = 0; s.pending.load(std::memory_order_acquire) != 0; ++spins) {
-        if (spins < kSpinRounds) {
-            cpu_relax();
-        } else {
-            std::this_thread::yield();
-        }
-    }
+    const auto done = [&] { return s.pending.load(std::memory_order_acquire) == 0; };
+    if (spin(s.spin_time, done)) return;
+    while (!done()) std::this_thread::yield();
 }
 
 int ThreadPool::available_threads() {

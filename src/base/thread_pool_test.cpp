@@ -1,10 +1,12 @@
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -26,6 +28,45 @@ TEST(ThreadPool, RangesTileTheWork) {
             for (const std::atomic<int>& s : seen) ASSERT_EQ(s.load(), 1);
         }
     }
+}
+
+TEST(ThreadPool, AffinityGivesEveryThreadItsCore) {
+    cpu_set_t allowed;
+    ASSERT_EQ(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+    const int cores = CPU_COUNT(&allowed);
+    if (cores < 2) GTEST_SKIP() << "NOT RUN: one core alone";
+    const auto masks = [](const char* value, int threads) {
+        setenv("DEEPINFER_AFFINITY", value, 1);
+        std::vector<std::vector<int>> out;
+        // A thread of its own as the caller: it stays pinned.
+        std::thread caller([&] {
+            ThreadPool pool(threads);
+            std::mutex mutex;
+            pool.parallel_for(threads, 1, [&](int64_t, int64_t) {
+                cpu_set_t set;
+                ASSERT_EQ(sched_getaffinity(0, sizeof set, &set), 0);
+                std::vector<int> mine;
+                for (int c = 0; c < CPU_SETSIZE; ++c) {
+                    if (CPU_ISSET(c, &set)) mine.push_back(c);
+                }
+                std::lock_guard<std::mutex> lock(mutex);
+                out.push_back(mine);
+            });
+        });
+        caller.join();
+        unsetenv("DEEPINFER_AFFINITY");
+        std::sort(out.begin(), out.end());
+        return out;
+    };
+    const auto pinned = masks("1", 2);
+    ASSERT_EQ(pinned.size(), 2u);
+    EXPECT_EQ(pinned[0].size(), 1u);
+    EXPECT_EQ(pinned[1].size(), 1u);
+    EXPECT_NE(pinned[0], pinned[1]);
+    for (const auto& mine : masks("0", 2)) EXPECT_EQ(mine.size(), static_cast<size_t>(cores));
+    // More threads than cores: nobody is pinned (a backend refuses this before).
+    for (const auto& mine : masks("1", cores + 1))
+        EXPECT_EQ(mine.size(), static_cast<size_t>(cores));
 }
 
 TEST(ThreadPool, GrainKeepsSmallWorkTogether) {

@@ -1,5 +1,7 @@
 #include "backends/cpu/cpu_backend.h"
 
+#include <sched.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -12,6 +14,7 @@
 #include "backends/cpu/isa.h"
 #include "backends/cpu/kernel_tables.h"
 #include "backends/cpu/packed_weight.h"
+#include "base/env_flags.h"
 #include "device/host_device.h"
 #include "ops/backend.h"
 
@@ -98,6 +101,16 @@ void register_cpu_backend() {
         Result<cpu::Isa> isa = cpu::choose_isa(o.isa);
         if (!isa.ok()) return isa.status();
         const int n = o.num_threads > 0 ? o.num_threads : ThreadPool::available_threads();
+        const auto pinned = env_bool("DEEPINFER_AFFINITY");
+        if (!pinned.ok()) return pinned.status();
+        cpu_set_t cores;
+        if (pinned.value().value_or(false) && sched_getaffinity(0, sizeof cores, &cores) == 0 &&
+            CPU_COUNT(&cores) < n) {
+            return Status(StatusCode::kInvalidArgument,
+                          "DEEPINFER_AFFINITY=1 needs a core for each of " + std::to_string(n) +
+                              " threads, this process may use " +
+                              std::to_string(CPU_COUNT(&cores)));
+        }
         return std::unique_ptr<Backend>(new CpuBackend(isa.value(), n));
     });
 }

@@ -34,11 +34,17 @@ struct RowReader {
 /// Columns that are transposed before the next rows: their output stays in L1.
 constexpr int64_t kColumnBlock = 256;
 
-/// Word w of row r → out + w · stride + 4 · r, for `lanes` rows (a multiple of 4); map(words, r, c)
-/// reorders the bits of four words of row r on the way.
-template <typename Map>
-void transpose_words(
-    const RowReader& in, int64_t lanes, uint8_t* out, int64_t stride, const Map& map) {
+/// Word w of row r → out + w / 8 · block + w % 8 · stride + 4 · r, for `lanes` rows (a multiple of
+/// 4); map(words, r, c) reorders the bits of four words of row r on the way, `last` those of one
+/// word of four rows.
+template <typename Map, typename Last>
+void transpose_words(const RowReader& in,
+                     int64_t lanes,
+                     uint8_t* out,
+                     int64_t stride,
+                     int64_t block,
+                     const Map& map,
+                     const Last& last) {
     for (int64_t c0 = 0; c0 < in.row_bytes; c0 += kColumnBlock) {
         const int64_t c1 = std::min(in.row_bytes, c0 + kColumnBlock);
         for (int64_t r = 0; r < lanes; r += 4) {
@@ -48,9 +54,9 @@ void transpose_words(
                               v3 = map(in.at(r + 3, c), r + 3, c);
                 const __m128i t0 = _mm_unpacklo_epi32(v0, v1), t1 = _mm_unpacklo_epi32(v2, v3),
                               t2 = _mm_unpackhi_epi32(v0, v1), t3 = _mm_unpackhi_epi32(v2, v3);
-                uint8_t* d = out + c / 4 * stride + 4 * r;
+                uint8_t* d = out + c / 32 * block + c % 32 / 4 * stride + 4 * r;
                 const auto store = [&](int64_t w, __m128i v) {
-                    _mm_storeu_si128(reinterpret_cast<__m128i*>(d + w * stride), v);
+                    _mm_storeu_si128(reinterpret_cast<__m128i*>(d + w * stride), last(v));
                 };
                 store(0, _mm_unpacklo_epi64(t0, t1));
                 store(1, _mm_unpackhi_epi64(t0, t1));
@@ -59,6 +65,12 @@ void transpose_words(
             }
         }
     }
+}
+
+template <typename Map>
+void transpose_words(
+    const RowReader& in, int64_t lanes, uint8_t* out, int64_t stride, const Map& map) {
+    transpose_words(in, lanes, out, stride, 8 * stride, map, [](__m128i v) { return v; });
 }
 
 /// Byte c of row r → out + 32 · c + r.
@@ -92,9 +104,9 @@ __m128i same(__m128i v, int64_t, int64_t) {
 
 void pack_fp8(const WeightMatrix& w, int64_t first, int64_t rows, uint8_t* out) {
     const int64_t blocks = w.k / kBlockK;
-    transpose_bytes(panel_rows(w, first, rows), out);
     // 32 × 32 tiles: a panel is one row of tiles.
-    std::memcpy(out + w.k * kPanelRows, w.scale + first / 32 * blocks, static_cast<size_t>(blocks));
+    std::memcpy(out, w.scale + first / 32 * blocks, static_cast<size_t>(blocks));
+    transpose_bytes(panel_rows(w, first, rows), out + scale_bytes(w.k, 1));
 }
 
 // 64 bytes of a half are four k of its 16 rows as 32 words: word 2n + i holds the codes of row n at
@@ -122,10 +134,27 @@ void pack_fp8_pairs(const WeightMatrix& w, int64_t first, int64_t rows, uint8_t*
     }
 }
 
+// In 16 bytes, four k of four rows, the first pairs of all four stand before the second ones, so
+// that two byte look-ups and two interleaves make two operands of vdpbf16ps.
+void pack_fp8_quads(const WeightMatrix& w, int64_t first, int64_t rows, uint8_t* out) {
+    const int64_t blocks = w.k / kBlockK;
+    std::memcpy(out, w.scale + first / 32 * blocks, static_cast<size_t>(blocks));
+    uint8_t* codes = out + scale_bytes(w.k, 1);
+    for (int64_t half = 0; half < 2; ++half) {
+        const RowReader in =
+            panel_rows(w, first + 16 * half, std::clamp<int64_t>(rows - 16 * half, 0, 16));
+        transpose_words(
+            in, 16, codes + half * (kBlockK * 16), 64, kBlockK * kPanelRows, same, [](__m128i v) {
+                constexpr int kFirstPairs = 0xD8;  // 0, 2, 1, 3
+                v = _mm_shufflehi_epi16(_mm_shufflelo_epi16(v, kFirstPairs), kFirstPairs);
+                return _mm_shuffle_epi32(v, kFirstPairs);
+            });
+    }
+}
+
 void pack_fp4(const WeightMatrix& w, int64_t first, int64_t rows, uint8_t* out) {
     const int64_t blocks = w.k / kBlockK;
-    uint8_t* scales = out + w.k * 16;
-    std::memset(scales, 127, static_cast<size_t>(blocks * kPanelRows));
+    std::memset(out, 127, static_cast<size_t>(blocks * kPanelRows));
     const __m128i nibble = _mm_set1_epi32(0x0F0F0F0F), byte = _mm_set1_epi32(0x00FF00FF),
                   word = _mm_set1_epi32(0x0000FFFF);
     // Four nibbles at the bottoms of the bytes → one half-word.
@@ -135,12 +164,13 @@ void pack_fp4(const WeightMatrix& w, int64_t first, int64_t rows, uint8_t* out) 
         return _mm_and_si128(_mm_or_si128(v, _mm_srli_epi32(v, 8)), word);
     };
     const RowReader in = panel_rows(w, first, rows);
-    transpose_words(in, kPanelRows, out, 4 * kPanelRows, [&](__m128i v, int64_t, int64_t) {
+    uint8_t* codes = out + scale_bytes(w.k, kPanelRows);
+    transpose_words(in, kPanelRows, codes, 4 * kPanelRows, [&](__m128i v, int64_t, int64_t) {
         return _mm_or_si128(gather(v), _mm_slli_epi32(gather(_mm_srli_epi32(v, 4)), 16));
     });
     for (int64_t r = 0; r < rows; ++r) {
         for (int64_t b = 0; b < blocks; ++b)
-            scales[b * kPanelRows + r] = w.scale[(first + r) * blocks + b];
+            out[b * kPanelRows + r] = w.scale[(first + r) * blocks + b];
     }
 }
 
@@ -175,7 +205,9 @@ bool any_nan(const uint8_t* p, int64_t n) {
 PanelFormat panel_format(DType dtype, Isa isa) {
     switch (dtype) {
         case DType::kFP8E4M3:
-            return isa >= Isa::kAvx512Bf16 ? PanelFormat::kFp8Pair : PanelFormat::kFp8;
+            return isa == Isa::kAmx          ? PanelFormat::kFp8Pair
+                   : isa == Isa::kAvx512Bf16 ? PanelFormat::kFp8Quad
+                                             : PanelFormat::kFp8;
         case DType::kFP4:
             return PanelFormat::kFp4;
         case DType::kBF16:
@@ -190,13 +222,14 @@ int64_t panel_bytes(PanelFormat format, int64_t k) {
     int64_t b = 0;
     switch (format) {
         case PanelFormat::kFp8:
-            b = k * kPanelRows + k / kBlockK;
+        case PanelFormat::kFp8Quad:
+            b = scale_bytes(k, 1) + k * kPanelRows;
             break;
         case PanelFormat::kFp8Pair:
             b = k * kPanelRows + 2 * (k / kBlockK);
             break;
         case PanelFormat::kFp4:
-            b = k * kPanelRows / 2 + k / kBlockK * kPanelRows;
+            b = scale_bytes(k, kPanelRows) + k * kPanelRows / 2;
             break;
         case PanelFormat::kBf16:
             b = k * kPanelRows * 2;
@@ -239,6 +272,9 @@ void pack_panels(
                 break;
             case PanelFormat::kFp8Pair:
                 pack_fp8_pairs(w, first, rows, dst);
+                break;
+            case PanelFormat::kFp8Quad:
+                pack_fp8_quads(w, first, rows, dst);
                 break;
             case PanelFormat::kFp4:
                 pack_fp4(w, first, rows, dst);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include "backends/cpu/kernels/kernels.h"
 #include "backends/cpu/packed_weight.h"
@@ -16,17 +17,23 @@ namespace deepinfer::cpu {
 /// L1/L2.
 constexpr int64_t kRowBlock = 192;
 
-/// bf16 activations, widened to fp32 where the kernels of the level want that.
+/// bf16 activations, widened to fp32 where the kernels of the level want that. Element (row, col)
+/// stands at row · ld + col / 32 · step + col % 32.
 struct Activations {
     const float* f32 = nullptr;
     const uint16_t* b16 = nullptr;
-    int64_t ld_f32 = 0, ld_b16 = 0;
+    int64_t ld = 0, step = kBlockK;
 };
+
+/// Rows beyond which activations are copied block by block: rows that lie kilobytes apart share a
+/// few sets of the L1 cache, and no prefetcher follows them.
+constexpr int64_t kPlainRows = 4;
 
 inline GemmKernel kernel_of(const LinearKernels& k, PanelFormat f) {
     switch (f) {
         case PanelFormat::kFp8:
         case PanelFormat::kFp8Pair:
+        case PanelFormat::kFp8Quad:
             return k.fp8;
         case PanelFormat::kFp4:
             return k.fp4;
@@ -41,7 +48,7 @@ inline bool reads_bf16(const LinearKernels& k, PanelFormat f) {
     return k.reads_bf16 && f != PanelFormat::kF32;
 }
 
-/// Activations of rows x[t, 0..k) (row stride ldx). The fp32 form lives in `slot` of this thread.
+/// Activations of rows x[t, 0..width) (row stride ldx). Copies live in `slot` of this thread.
 inline Activations activations(const Kernels& k,
                                Stream& stream,
                                const uint16_t* x,
@@ -51,16 +58,32 @@ inline Activations activations(const Kernels& k,
                                bool as_bf16,
                                Slot slot) {
     Activations a;
-    a.b16 = x;
-    a.ld_b16 = ldx;
-    if (as_bf16) return a;
-    float* f = scratch<float>(slot, rows * width);
+    const bool blocked = rows > kPlainRows && width % kBlockK == 0;
+    if (as_bf16 && !blocked) {
+        a.b16 = x;
+        a.ld = ldx;
+        return a;
+    }
+    float* f = as_bf16 ? nullptr : scratch<float>(slot, rows * width);
+    uint16_t* b = as_bf16 ? scratch<uint16_t>(slot, rows * width) : nullptr;
+    a.f32 = f;
+    a.b16 = b;
+    a.ld = blocked ? kBlockK : width;
+    a.step = blocked ? rows * kBlockK : kBlockK;
+    const int64_t piece = blocked ? kBlockK : width;  // columns that stay together
     parallel_for(
         stream, rows, std::max<int64_t>(1, 65536 / width), [&](int64_t begin, int64_t end) {
-            for (int64_t t = begin; t < end; ++t) k.rows.widen(x + t * ldx, width, f + t * width);
+            for (int64_t t = begin; t < end; ++t) {
+                for (int64_t col = 0; col < width; col += piece) {
+                    const int64_t to = t * a.ld + col / kBlockK * a.step;
+                    if (f != nullptr) {
+                        k.rows.widen(x + t * ldx + col, piece, f + to);
+                    } else {
+                        std::memcpy(b + to, x + t * ldx + col, kBlockK * sizeof(uint16_t));
+                    }
+                }
+            }
         });
-    a.f32 = f;
-    a.ld_f32 = width;
     return a;
 }
 
@@ -75,13 +98,14 @@ inline void panel_gemm(const LinearKernels& k,
                        int64_t p,
                        float* c) {
     GemmArgs g;
+    const int64_t at = first * x.ld + col / kBlockK * x.step + col % kBlockK;
     if (x.f32 != nullptr) {
-        g.x = x.f32 + first * x.ld_f32 + col;
-        g.ldx = x.ld_f32;
+        g.x = x.f32 + at;
     } else {
-        g.x_bf16 = x.b16 + first * x.ld_b16 + col;
-        g.ldx = x.ld_b16;
+        g.x_bf16 = x.b16 + at;
     }
+    g.ldx = x.ld;
+    g.step = x.step;
     g.num_rows = rows;
     g.panel = w.panel(p);
     g.k = width;

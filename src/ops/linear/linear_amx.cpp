@@ -85,7 +85,8 @@ struct Fp4Widen {
     static constexpr bool kDirect = false;
     static DI_INLINE void block(const uint8_t* panel, int64_t k, int64_t kb, uint8_t* tiles) {
         const __m512i table = _mm512_load_si512(kFp4Bits);
-        const uint8_t* scales = panel + k * 16 + kb * kPanelRows;
+        const uint8_t* scales = panel + kb * kPanelRows;
+        const uint8_t* src = panel + scale_bytes(k, kPanelRows) + kb * (kBlockK * 16);
         DI_UNROLL
         for (int half = 0; half < 2; ++half) {
             const __m512i s = _mm512_cvtepu8_epi32(
@@ -98,7 +99,7 @@ struct Fp4Widen {
             uint8_t* dst = tiles + half * kTileBytes;
             DI_UNROLL
             for (int g = 0; g < 4; ++g) {
-                __m512i d = _mm512_loadu_si512(panel + kb * (kBlockK * 16) + g * 128 + 64 * half);
+                __m512i d = _mm512_loadu_si512(src + g * 128 + 64 * half);
                 DI_UNROLL
                 for (int t = 0; t < 4; ++t) {
                     const __m512i v = _mm512_permutexvar_epi16(d, table);
@@ -162,13 +163,13 @@ DI_INLINE void pass(const GemmArgs& a, const uint16_t* x, float* c, int rows0, u
             b0 = tile_of(kb);
             b1 = b0 + kTileBytes;
         }
-        _tile_loadd(4, x + kb * kBlockK, ldx);
+        _tile_loadd(4, x + kb * a.step, ldx);
         _tile_loadd(6, b0, 64);
         _tile_dpbf16ps(0, 4, 6);
         _tile_loadd(7, b1, 64);
         _tile_dpbf16ps(1, 4, 7);
         if constexpr (kTwo) {
-            _tile_loadd(5, x + rows0 * a.ldx + kb * kBlockK, ldx);
+            _tile_loadd(5, x + rows0 * a.ldx + kb * a.step, ldx);
             _tile_dpbf16ps(2, 5, 6);
             _tile_dpbf16ps(3, 5, 7);
         }

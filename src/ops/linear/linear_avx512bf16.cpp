@@ -1,7 +1,7 @@
 // GEMM on vdpbf16ps: weights are widened to bf16 pairs without their scale, a block of 32 k is
 // summed from zero, and the block's sum times the scale is added to the output.
 //
-// One class for every row count: one and two rows take the widened pairs from registers, more rows
+// One class for every row count: up to eight rows take the widened pairs from registers, more rows
 // from a tile in L1 that was widened once; the products and sums of a row are the same. The scale
 // stays out of the products because vdpbf16ps flushes denormals: a scale folded into the weight
 // could move a product across that border and 32 rows would differ from one.
@@ -29,78 +29,81 @@ DI_INLINE I pair_of(const uint16_t* x) {
     return iset(v);
 }
 
-/// Asks for the `bytes` that lie `kAhead` behind p: hardware prefetchers stop at every 4 KiB page,
-/// and panels of small weights are hardly longer. Behind the last panel of a weight lies the next
-/// one.
-constexpr int64_t kAhead = 2048;
+/// Asks the L2 cache for the bytes that lie kAhead behind p: hardware prefetchers stop at every
+/// 4 KiB page and follow these loads too closely. Behind the last panel of a weight lies the next
+/// one. Requests for L1 would wait for its few miss buffers and stall the loads.
+constexpr int64_t kAhead = 12288;
 template <int kBytes>
 DI_INLINE void prefetch_ahead(const uint8_t* p) {
     DI_UNROLL
     for (int i = 0; i < kBytes; i += 64)
-        _mm_prefetch(reinterpret_cast<const char*>(p + kAhead + i), _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(p + kAhead + i), _MM_HINT_T1);
 }
+
+// bf16 bits of every magnitude code, low and high bytes apart. Code 127 (NaN) is never packed.
+struct Fp8Bytes {
+    uint8_t low[128];
+    uint8_t high[128];
+};
+constexpr Fp8Bytes make_fp8_bytes() {
+    Fp8Bytes t{};
+    for (int c = 0; c < 128; ++c) {
+        int e = c >> 3, m = c & 7;
+        if (e == 0 && m != 0) {  // m · 2^-9, normalized
+            for (e = 1; (m & 8) == 0; --e) m *= 2;
+        }
+        const int bits = c == 0 ? 0 : ((e + 120) << 7) + ((m & 7) << 4);
+        t.low[c] = static_cast<uint8_t>(bits & 255);
+        t.high[c] = static_cast<uint8_t>(bits >> 8);
+    }
+    return t;
+}
+alignas(64) constexpr Fp8Bytes kFp8Bytes = make_fp8_bytes();
 
 /// The pairs of a block: out(p, half, vector) for every pair p of both halves.
 struct Fp8Pairs {
     static constexpr bool kScaled = true;
     static DI_INLINE void prefetch(const uint8_t* panel, int64_t k, int64_t kb) {
-        prefetch_ahead<kBlockK * 16>(panel + kb * (kBlockK * 16));
-        prefetch_ahead<kBlockK * 16>(panel + k * 16 + kb * (kBlockK * 16));
+        prefetch_ahead<kBlockK * kPanelRows>(codes(panel, k, kb));
     }
     template <typename Out>
     static DI_INLINE void block(const uint8_t* panel, int64_t k, int64_t kb, const Out& out) {
-        if (panel[k * kPanelRows + k / kBlockK + kb] != 0) {
-            widen<true>(panel, k, kb, out);
-        } else {
-            widen<false>(panel, k, kb, out);
-        }
-    }
-    static DI_INLINE void scales(const uint8_t* panel, int64_t k, int64_t kb, F* s) {
-        s[0] = s[1] = vset(scale_value(panel[k * kPanelRows + kb], 0));
-    }
-
-  private:
-    /// 16-bit words with a code in the upper byte, shifted right by four: s....eeee.mmm.... A
-    /// normal code is a bf16 number with another exponent bias; the eight others come from a table.
-    template <bool kSubnormals>
-    static DI_INLINE I bf16_of(I shifted) {
-        const I bits = iand(shifted, _mm512_set1_epi16(static_cast<int16_t>(0x87F0)));
-        I v = _mm512_add_epi16(bits, _mm512_set1_epi16(120 << 7));
-        if constexpr (kSubnormals) {
-            // bf16 of m · 2^-9, four times: vpermw reads five index bits, the upper two are zero.
-            const I table = _mm512_broadcast_i32x4(
-                _mm_setr_epi16(0, 0x3B00, 0x3B80, 0x3BC0, 0x3C00, 0x3C20, 0x3C40, 0x3C60));
-            const __mmask32 sub = _mm512_testn_epi16_mask(bits, _mm512_set1_epi16(0x0780));
-            v = _mm512_mask_permutexvar_epi16(v, sub, _mm512_srli_epi16(bits, 4), table);
-            v = _mm512_ternarylogic_epi32(v,
-                                          bits,
-                                          _mm512_set1_epi16(static_cast<int16_t>(0x8000)),
-                                          0xF8);  // v | (bits & sign)
-        }
-        return v;
-    }
-    template <bool kSubnormals, typename Out>
-    static DI_INLINE void widen(const uint8_t* panel, int64_t k, int64_t kb, const Out& out) {
+        const uint8_t* src = codes(panel, k, kb);
+        const I low0 = iload(kFp8Bytes.low), low1 = iload(kFp8Bytes.low + 64),
+                high0 = iload(kFp8Bytes.high), high1 = iload(kFp8Bytes.high + 64);
         DI_UNROLL
         for (int g = 0; g < kPairs / 2; ++g) {
             DI_UNROLL
             for (int half = 0; half < 2; ++half) {
-                const I high = iload(panel + half * k * 16 + kb * (kBlockK * 16) + 64 * g);
-                const I low = _mm512_slli_epi16(high, 8);
-                out(2 * g, half, bf16_of<kSubnormals>(_mm512_srai_epi16(low, 4)));
-                out(2 * g + 1, half, bf16_of<kSubnormals>(_mm512_srai_epi16(high, 4)));
+                const I code = iload(src + half * (kBlockK * 16) + 64 * g);
+                const I low = _mm512_permutex2var_epi8(low0, code, low1);
+                const I high = _mm512_ternarylogic_epi32(  // table | (code & sign)
+                    _mm512_permutex2var_epi8(high0, code, high1),
+                    code,
+                    _mm512_set1_epi8(static_cast<char>(0x80)),
+                    0xF8);
+                out(2 * g, half, _mm512_unpacklo_epi8(low, high));
+                out(2 * g + 1, half, _mm512_unpackhi_epi8(low, high));
             }
         }
+    }
+    static DI_INLINE void scales(const uint8_t* panel, int64_t, int64_t kb, F* s) {
+        s[0] = s[1] = vset(scale_value(panel[kb], 0));
+    }
+
+  private:
+    static DI_INLINE const uint8_t* codes(const uint8_t* panel, int64_t k, int64_t kb) {
+        return panel + scale_bytes(k, 1) + kb * (kBlockK * kPanelRows);
     }
 };
 
 struct Fp4Pairs {
     static constexpr bool kScaled = true;
-    static DI_INLINE void prefetch(const uint8_t* panel, int64_t, int64_t kb) {
-        prefetch_ahead<kBlockK * 16>(panel + kb * (kBlockK * 16));
+    static DI_INLINE void prefetch(const uint8_t* panel, int64_t k, int64_t kb) {
+        prefetch_ahead<kBlockK * 16>(codes(panel, k, kb));
     }
     template <typename Out>
-    static DI_INLINE void block(const uint8_t* panel, int64_t, int64_t kb, const Out& out) {
+    static DI_INLINE void block(const uint8_t* panel, int64_t k, int64_t kb, const Out& out) {
         // Twice: vpermw reads five index bits, the upper one belongs to a neighbour.
         const I table = _mm512_broadcast_i64x4(_mm256_setr_epi16(0x0000,
                                                                  0x3F00,
@@ -118,7 +121,7 @@ struct Fp4Pairs {
                                                                  static_cast<int16_t>(0xC040),
                                                                  static_cast<int16_t>(0xC080),
                                                                  static_cast<int16_t>(0xC0C0)));
-        const uint8_t* src = panel + kb * (kBlockK * 16);
+        const uint8_t* src = codes(panel, k, kb);
         DI_UNROLL
         for (int g = 0; g < 4; ++g) {
             I d[2] = {iload(src + 128 * g), iload(src + 128 * g + 64)};
@@ -132,10 +135,15 @@ struct Fp4Pairs {
             }
         }
     }
-    static DI_INLINE void scales(const uint8_t* panel, int64_t k, int64_t kb, F* s) {
-        const F32x32 v = Fp4Panel::scale(panel + k * 16 + kb * kPanelRows);
+    static DI_INLINE void scales(const uint8_t* panel, int64_t, int64_t kb, F* s) {
+        const F32x32 v = Fp4Panel::scale(panel + kb * kPanelRows);
         s[0] = v.v[0];
         s[1] = v.v[1];
+    }
+
+  private:
+    static DI_INLINE const uint8_t* codes(const uint8_t* panel, int64_t k, int64_t kb) {
+        return panel + scale_bytes(k, kPanelRows) + kb * (kBlockK * 16);
     }
 };
 
@@ -163,18 +171,26 @@ DI_INLINE F add_block(F c, F p, F s) {
     return kScaled ? vfma(p, s, c) : c + p;
 }
 
-/// Rows that take the pairs from registers.
+/// Rows that take the pairs from registers; up to four keep their sums there too.
 template <typename Format, int R>
 void few_rows(const GemmArgs& a) {
+    constexpr bool kSums = R <= 4;  // else the sums of the blocks fill the registers
     F c[R][2];
     DI_UNROLL
-    for (int r = 0; r < R; ++r) c[r][0] = c[r][1] = vzero();
+    for (int r = 0; r < R; ++r) {
+        c[r][0] = c[r][1] = vzero();
+        if constexpr (!kSums) {
+            vstore(a.c + r * kPanelRows, vzero());
+            vstore(a.c + r * kPanelRows + kLanes, vzero());
+        }
+    }
     for (int64_t kb = 0; kb < a.k / kBlockK; ++kb) {
-        const uint16_t* x = a.x_bf16 + kb * kBlockK;
+        const uint16_t* x = a.x_bf16 + kb * a.step;
         F p[R][2];
         DI_UNROLL
         for (int r = 0; r < R; ++r) p[r][0] = p[r][1] = vzero();
-        Format::prefetch(a.panel, a.k, kb);
+        // Plain loads of bf16 keep up with the hardware's own prefetching.
+        if constexpr (Format::kScaled || R > 2) Format::prefetch(a.panel, a.k, kb);
         Format::block(
             a.panel, a.k, kb, [&](int pair, int half, I w) __attribute__((always_inline)) {
                 DI_UNROLL
@@ -185,14 +201,23 @@ void few_rows(const GemmArgs& a) {
         Format::scales(a.panel, a.k, kb, s);
         DI_UNROLL
         for (int r = 0; r < R; ++r) {
-            c[r][0] = add_block<Format::kScaled>(c[r][0], p[r][0], s[0]);
-            c[r][1] = add_block<Format::kScaled>(c[r][1], p[r][1], s[1]);
+            DI_UNROLL
+            for (int half = 0; half < 2; ++half) {
+                if constexpr (kSums) {
+                    c[r][half] = add_block<Format::kScaled>(c[r][half], p[r][half], s[half]);
+                } else {
+                    float* d = a.c + r * kPanelRows + half * kLanes;
+                    vstore(d, add_block<Format::kScaled>(vload(d), p[r][half], s[half]));
+                }
+            }
         }
     }
-    DI_UNROLL
-    for (int r = 0; r < R; ++r) {
-        vstore(a.c + r * kPanelRows, c[r][0]);
-        vstore(a.c + r * kPanelRows + kLanes, c[r][1]);
+    if constexpr (kSums) {
+        DI_UNROLL
+        for (int r = 0; r < R; ++r) {
+            vstore(a.c + r * kPanelRows, c[r][0]);
+            vstore(a.c + r * kPanelRows + kLanes, c[r][1]);
+        }
     }
 }
 
@@ -221,26 +246,34 @@ DI_INLINE void block_rows(const uint16_t* x, int64_t ldx, const I* tile, const F
     }
 }
 
+constexpr int kTileRows = 12;  // 24 sums, two weights and an activation fit the registers
+
 template <typename Format>
 void many_rows(const GemmArgs& a) {
     alignas(64) I tile[kSteps];
     for (int64_t i = 0; i < a.num_rows * kPanelRows; i += kLanes) vstore(a.c + i, vzero());
     for (int64_t kb = 0; kb < a.k / kBlockK; ++kb) {
+        Format::prefetch(a.panel, a.k, kb);
         Format::block(
             a.panel, a.k, kb, [&](int pair, int half, I w) __attribute__((always_inline)) {
                 _mm512_store_si512(tile + 2 * pair + half, w);
             });
         F s[2] = {};
         Format::scales(a.panel, a.k, kb, s);
-        const uint16_t* x = a.x_bf16 + kb * kBlockK;
+        const uint16_t* x = a.x_bf16 + kb * a.step;
         int64_t r = 0;
         const auto run = [&](auto rows) __attribute__((always_inline)) {
             constexpr int kRows = decltype(rows)::value;
             block_rows<Format::kScaled, kRows>(x + r * a.ldx, a.ldx, tile, s, a.c + r * kPanelRows);
             r += kRows;
         };
-        while (r + 12 <= a.num_rows) run(Rows<12>{});
+        // 13 .. 16 rows at the end go as 8 and the rest: short runs do not hide the latency.
+        while (r + kTileRows <= a.num_rows &&
+               (a.num_rows - r == kTileRows || a.num_rows - r > kTileRows + 4))
+            run(Rows<kTileRows>{});
         if (r + 8 <= a.num_rows) run(Rows<8>{});
+        if (r + 8 <= a.num_rows) run(Rows<8>{});
+        if (r + 6 <= a.num_rows) run(Rows<6>{});
         if (r + 4 <= a.num_rows) run(Rows<4>{});
         if (r + 2 <= a.num_rows) run(Rows<2>{});
         if (r < a.num_rows) run(Rows<1>{});
@@ -249,11 +282,26 @@ void many_rows(const GemmArgs& a) {
 
 template <typename Format>
 void gemm_bf16(const GemmArgs& a) {
-    if (a.num_rows == 1) return few_rows<Format, 1>(a);
-    if (a.num_rows == 2) return few_rows<Format, 2>(a);
-    if (a.num_rows == 3) return few_rows<Format, 3>(a);
-    if (a.num_rows == 4) return few_rows<Format, 4>(a);
-    many_rows<Format>(a);
+    switch (a.num_rows) {
+        case 1:
+            return few_rows<Format, 1>(a);
+        case 2:
+            return few_rows<Format, 2>(a);
+        case 3:
+            return few_rows<Format, 3>(a);
+        case 4:
+            return few_rows<Format, 4>(a);
+        case 5:
+            return few_rows<Format, 5>(a);
+        case 6:
+            return few_rows<Format, 6>(a);
+        case 7:
+            return few_rows<Format, 7>(a);
+        case 8:
+            return few_rows<Format, 8>(a);
+        default:
+            return many_rows<Format>(a);
+    }
 }
 
 double dot_roof16() {

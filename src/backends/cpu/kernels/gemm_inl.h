@@ -195,10 +195,11 @@ struct Blocks {
     const uint8_t* panel;
     int64_t k;
     DI_INLINE F32x32 row(int64_t kb, int i) const {
-        return Format::row(panel + kb * Format::kBlockBytes, i);
+        return Format::row(panel + scale_bytes(k, Format::kScaleBytes) + kb * Format::kBlockBytes,
+                           i);
     }
     DI_INLINE F32x32 scale(int64_t kb) const {
-        return Format::scale(panel + k / kBlockK * Format::kBlockBytes + kb * Format::kScaleBytes);
+        return Format::scale(panel + kb * Format::kScaleBytes);
     }
 };
 template <>
@@ -295,7 +296,7 @@ void gemm_many(const GemmArgs& a) {
                 for (int i = 0; i < kV; ++i) vstore(tile + kPanelRows * k + i * kLanes, w.v[i]);
             }
         }
-        tile_all(a.x + kb * kBlockK, a.ldx, a.num_rows, tile, a.c);
+        tile_all(a.x + kb * a.step, a.ldx, a.num_rows, tile, a.c);
     }
 }
 
@@ -312,7 +313,7 @@ void gemm_few(const GemmArgs& a) {
         for (int i = 0; i < kV; ++i) c[r][i] = vzero();
     }
     for (int64_t kb = 0; kb < a.k / kBlockK; ++kb) {
-        const float* x = a.x + kb * kBlockK;
+        const float* x = a.x + kb * a.step;
         F p[R][kV];
         DI_UNROLL
         for (int r = 0; r < R; ++r) {
@@ -363,7 +364,7 @@ inline void gemm_f32(const GemmArgs& a) {
     for (int64_t i = 0; i < a.num_rows * kPanelRows; i += kLanes) vstore(a.c + i, vzero());
     const float* w = reinterpret_cast<const float*>(a.panel);
     for (int64_t kb = 0; kb < a.k / kBlockK; ++kb) {
-        tile_all(a.x + kb * kBlockK, a.ldx, a.num_rows, w + kb * kBlockK * kPanelRows, a.c);
+        tile_all(a.x + kb * a.step, a.ldx, a.num_rows, w + kb * kBlockK * kPanelRows, a.c);
     }
 }
 

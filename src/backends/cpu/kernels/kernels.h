@@ -19,14 +19,24 @@ constexpr int64_t kMaxPanelK = 16384;
 
 /// How a packed panel stores its 32 weight rows (pack.h writes them).
 ///
-///   kFp8    k × [32 codes], then k/32 E8M0 bytes
-///   kFp4    k/8 × [32 words of 8 nibbles], then k/32 × [32 E8M0 bytes]; nibble 4t of a word holds
+///   kFp8    k/32 E8M0 bytes, then k × [32 codes]
+///   kFp4    k/32 × [32 E8M0 bytes], then k/8 × [32 words of 8 nibbles]; nibble 4t of a word holds
 ///           k = 2t, nibble 16 + 4t holds k = 2t + 1 (one shift serves a bf16 pair)
 ///   kBf16   two halves of 16 rows, each k/2 × [16 pairs (k, k + 1)]
 ///   kF32    k × [32 floats]
 ///   kFp8Pair  two halves of 16 rows, each k/4 × [64 codes in the order of pack.cpp]; then k/32
-///             E8M0, then k/32 marks of blocks with a zero or subnormal code (AVX-512 BF16, AMX)
-enum class PanelFormat : uint8_t { kFp8, kFp4, kBf16, kF32, kFp8Pair };
+///             E8M0, then k/32 marks of blocks with a zero or subnormal code (AMX)
+///   kFp8Quad  k/32 E8M0, then k/32 × two halves of 16 rows × 8 × [64 codes: four rows of four k in
+///             each quarter, the first pair of all four rows before the second] (AVX-512 BF16)
+///
+/// Where scales come first they fill whole cache lines: whoever reads ahead of a panel's end meets
+/// the next one's scales before its codes, so both are there when it starts.
+enum class PanelFormat : uint8_t { kFp8, kFp4, kBf16, kF32, kFp8Pair, kFp8Quad };
+
+/// Bytes of the scales in front of a panel's codes, `per_block` for every 32 k.
+constexpr int64_t scale_bytes(int64_t k, int64_t per_block) {
+    return (k / kBlockK * per_block + 63) / 64 * 64;
+}
 
 /// c[m, 0..31] = Σ_k x[m, k] · panel[k, 0..31] for num_rows rows.
 ///
@@ -36,6 +46,7 @@ struct GemmArgs {
     const float* x = nullptr;          ///< [num_rows, k] fp32 (FMA levels)
     const uint16_t* x_bf16 = nullptr;  ///< the same as bf16 (AVX-512 BF16 and AMX)
     int64_t ldx = 0;                   ///< elements between rows of x or x_bf16
+    int64_t step = kBlockK;            ///< elements from a row's k block to its next one
     int64_t num_rows = 0;
     const uint8_t* panel = nullptr;
     int64_t k = 0;
