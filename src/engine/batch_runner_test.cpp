@@ -20,6 +20,7 @@
 
 #include "backends/cpu/cpu_backend.h"
 #include "support/golden_file.h"
+#include "support/scratch_dir.h"
 
 namespace deepinfer {
 namespace {
@@ -46,10 +47,8 @@ std::unique_ptr<Engine> make_engine() {
 class BatchRunner : public ::testing::Test {
   protected:
     void SetUp() override {
-        const std::string name = ::testing::UnitTest::GetInstance()->current_test_info()->name();
-        in_ = ::testing::TempDir() + "/batch_" + name + "_in.jsonl";
-        out_ = ::testing::TempDir() + "/batch_" + name + "_out.jsonl";
-        std::remove(out_.c_str());
+        in_ = dir_.file("in.jsonl");
+        out_ = dir_.file("out.jsonl");
     }
     void write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
     std::vector<Json> answers() {
@@ -65,6 +64,7 @@ class BatchRunner : public ::testing::Test {
         return all;
     }
 
+    testing::ScratchDir dir_;
     std::string in_, out_;
 };
 
@@ -281,13 +281,11 @@ TEST_F(BatchRunner, OnlyRegularFilesAreTaken) {
     const std::unique_ptr<Engine> engine = make_engine();
     write(in_, simple_lines(1));
     const std::string fifo = out_ + ".fifo";
-    ::unlink(fifo.c_str());  // of a run that was killed
     ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
     EXPECT_EQ(run_batch(*engine, fifo, out_, {}).status().code(), StatusCode::kInvalidFile);
     EXPECT_EQ(run_batch(*engine, in_, fifo, {}).status().code(), StatusCode::kInvalidFile);
     EXPECT_EQ(run_batch(*engine, in_, "/dev/full", {}).status().code(), StatusCode::kInvalidFile);
-    EXPECT_FALSE(run_batch(*engine, "/tmp", out_, {}).ok());
-    ::unlink(fifo.c_str());
+    EXPECT_FALSE(run_batch(*engine, dir_.path().string(), out_, {}).ok());
 }
 
 TEST_F(BatchRunner, ForeignTextWithoutANewlineIsLeftAlone) {
