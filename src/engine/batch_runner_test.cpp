@@ -14,6 +14,7 @@
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -363,7 +364,7 @@ TEST_F(BatchRunner, ForeignFormsHaveTheirOwnReader) {
 }
 
 TEST_F(BatchRunner, KilledAtAnyMomentLosesAndRepeatsNothing) {
-    constexpr int kLines = 80;
+    constexpr int kLines = 160;
     write(in_, simple_lines(kLines));
     const auto size = [this] {
         std::ifstream in(out_, std::ios::ate | std::ios::binary);
@@ -377,20 +378,24 @@ TEST_F(BatchRunner, KilledAtAnyMomentLosesAndRepeatsNothing) {
         std::_Exit(run_batch(*engine, in_, out_, {}).ok() ? 0 : 1);
     };
     int kills = 0;
+    std::mt19937 random(20);
     for (int round = 0; round < 10; ++round) {
         const pid_t child = start();
         ASSERT_GT(child, 0);
-        // Killed as soon as it has written something new, a little later every time.
+        // Killed at a random moment after it has written something new; every fourth at any moment
+        // of its life, loading included.
         const int64_t before = size();
         int status = 0;
-        while (size() == before && ::waitpid(child, &status, WNOHANG) == 0) {
+        while (round % 4 != 3 && size() == before && ::waitpid(child, &status, WNOHANG) == 0) {
             std::this_thread::sleep_for(std::chrono::microseconds(200));
         }
-        std::this_thread::sleep_for(std::chrono::milliseconds(round));
+        const int most_us = round % 4 == 3 ? 400'000 : 20'000;
+        std::this_thread::sleep_for(
+            std::chrono::microseconds(random() % static_cast<unsigned>(most_us)));
         if (::kill(child, SIGKILL) == 0) ::waitpid(child, &status, 0);
         kills += WIFSIGNALED(status) ? 1 : 0;
     }
-    EXPECT_GT(kills, 3);
+    EXPECT_GT(kills, 5);
     int status = 0;
     ::waitpid(start(), &status, 0);
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
