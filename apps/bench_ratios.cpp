@@ -156,16 +156,31 @@ class Ratios {
         return report("ttft_truncation", sides, {{"prompt_tokens", o_.context}});
     }
 
-    /// Time to the first token after a hit: nothing found, windows stored, replayed.
+    /// Time to the first token after a hit: nothing found, windows stored, replayed. A bounded
+    /// replay is an approximation, so it stands beside the cold runs of its own modes too.
     Status prefix_hits() {
         const int64_t hit = o_.hit / base_.block_tokens * base_.block_tokens;
         std::vector<Side> sides;
-        for (const char* kind : {"cold", "stored", "exact", "bounded"}) {
-            const std::string name = kind;
-            Result<Side> s = side(name, [&](EngineConfig* c) {
-                c->batch_invariant = name != "bounded";
-                c->prefix_caching = name != "cold";
-                c->replay = name == "cold" ? "" : name;
+        struct Kind {
+            const char* name;
+            const char* replay;      ///< "": nothing is cached
+            const char* truncation;  ///< "": the default with batch_invariant
+        };
+        static constexpr Kind kKinds[] = {{"cold", "", ""},
+                                          {"stored", "stored", ""},
+                                          {"exact", "exact", ""},
+                                          {"bounded", "bounded", "off"},
+                                          {"cold_off", "", "off"},
+                                          {"bounded_compact", "bounded", "compact"},
+                                          {"cold_compact", "", "compact"}};
+        for (const Kind& kind : kKinds) {
+            const std::string replay = kind.replay;
+            Result<Side> s = side(kind.name, [&](EngineConfig* c) {
+                c->batch_invariant = *kind.truncation == '\0';
+                c->prefix_caching = !replay.empty();
+                c->replay = replay;
+                c->truncation = kind.truncation;
+                c->keep_tokens = 0;
                 c->stored_windows = 0;
             });
             if (!s.ok()) return s.status();
@@ -189,6 +204,12 @@ class Ratios {
         for (const Side& s : sides) {
             extra[s.name + "_replayed_rows"] = s.engine->stats().replayed_tokens;
         }
+        const auto add_ratio = [&](const Side& a, const Side& b) {
+            extra[a.name + "_over_" + b.name + "_wall"] = a.wall.median() / b.wall.median();
+            extra[a.name + "_over_" + b.name + "_cpu"] = a.cpu.median() / b.cpu.median();
+        };
+        add_ratio(sides[4], sides[3]);
+        add_ratio(sides[6], sides[5]);
         return report("ttft_prefix_hit", sides, extra);
     }
 

@@ -20,6 +20,7 @@
 #include "bench_ops.h"
 #include "bench_ratios.h"
 #include "bench_record.h"
+#include "bench_scheduler.h"
 #include "bench_serve.h"
 #include "bench_spec.h"
 #include "closed_loop.h"
@@ -396,6 +397,7 @@ Status check(const Options& o) {
                                          "spec",
                                          "serve",
                                          "ratios",
+                                         "scheduler",
                                          "grammar",
                                          "ve",
                                          "compare"};
@@ -455,6 +457,15 @@ int run_ratio_bench(const Options& o) {
         return write_record(record, o.append);
     });
     return status.ok() ? kExitOk : fail(status);
+}
+
+int run_scheduler(const Options& o) {
+    install_interrupt_handler();
+    const Status s = run_bench_scheduler(
+        o.batch_sizes, o.windows, o.seed, o.tag, o.note, [&](const ordered_json& record) {
+            return write_record(record, o.append);
+        });
+    return s.ok() ? kExitOk : fail(s);
 }
 
 int run_spec(const Options& o) {
@@ -527,13 +538,15 @@ int run_vision(Options& o) {
 
 int run(Options& o) {
     if (o.batch_sizes.empty()) {
-        o.batch_sizes =
-            o.name == "spec" ? std::vector<int64_t>{1, 4, 16} : std::vector<int64_t>{1, 16};
+        o.batch_sizes = {1, 16};
+        if (o.name == "spec") o.batch_sizes = {1, 4, 16};
+        if (o.name == "scheduler") o.batch_sizes = {16, 64};
     }
     if (Status s = check(o); !s.ok()) return fail(s);
     if (o.name == "compare") return run_compare(o);
     if (o.name == "ops") return run_ops(o);
     if (o.name == "serve") return run_serve(o);
+    if (o.name == "scheduler") return run_scheduler(o);
     if (Status s = choose_model(&o.common); !s.ok()) return fail(s);
     if (o.name == "ve") return run_vision(o);
     for (const int64_t batch : o.batch_sizes)
@@ -562,8 +575,9 @@ Run add_bench(CLI::App& root) {
     app->add_option(
            "name",
            o->name,
-           "throughput, latency, prefill, decode, spec, serve, ve, ops, ratios (of settings: "
-           "truncation, prefix hits, loops, batching), or compare OLD NEW")
+           "throughput, latency, prefill, decode, spec, serve, ve, ops, scheduler (a step beside "
+           "the model), ratios (of settings: truncation, prefix hits, loops, batching), or compare "
+           "OLD NEW")
         ->required();
     app->add_option("files", o->files, "compare: two files of records; exit 1 if NEW is worse");
     app->add_option("--limit", o->compare.limit, "compare: change that is flagged")

@@ -16,12 +16,13 @@ int main(int argc, char** argv) {
         return 1;
     };
 
-    EngineConfig config;
-    Result<std::string> dir =
-        resolve_model_dir(argc > 1 ? argv[1] : "", "");  // "": the demonstration checkpoint
+    Result<EngineConfig> config = EngineConfig::from_environment();  // DEEPINFER_* count here too
+    if (!config.ok()) return fail(config.status());
+    Result<std::string> dir =  // "": the demonstration checkpoint
+        resolve_model_dir(argc > 1 ? argv[1] : config->model_dir, "");
     if (!dir.ok()) return fail(dir.status());
-    config.model_dir = dir.value();
-    Result<std::unique_ptr<Engine>> engine = Engine::create(config);
+    config->model_dir = dir.value();
+    Result<std::unique_ptr<Engine>> engine = Engine::create(config.value());
     if (!engine.ok()) return fail(engine.status());
 
     // The recipe renders the conversation; the parser takes the answer apart again.
@@ -51,11 +52,15 @@ int main(int argc, char** argv) {
     };
     Result<Completion> done = engine.value()->generate(std::move(request), callbacks);
     if (!done.ok()) return fail(done.status());
+    const CompletionChoice& answer = done->choices[0];
+    if (!answer.error.ok()) return fail(answer.error);
     std::vector<recipe::Delta> rest;
-    parser.finish(recipe::FinishReason::kStop, &rest);
+    parser.finish(answer.finish_reason == FinishReason::kLength ? recipe::FinishReason::kLength
+                                                                : recipe::FinishReason::kStop,
+                  &rest);
     print(rest);
     std::printf("\n[%s, %lld tokens]\n",
-                finish_reason_name(done->choices[0].finish_reason),
+                finish_reason_name(answer.finish_reason),
                 static_cast<long long>(done->usage.completion_tokens));
     return 0;
 }

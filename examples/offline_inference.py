@@ -33,18 +33,20 @@ def main() -> int:
     if (args.prompt_mode == "image") != bool(args.image):
         print("offline_inference: --prompt_mode image and --image FILE go together", file=sys.stderr)
         return 2
+    pictures = [{"type": "image", "image": path} for path in args.image]
+    questions = args.questions
+    if pictures and questions is QUESTIONS:  # those are not about pictures
+        questions = ["What do you see?"]
+    conversations = [[{"role": "user", "content": [*pictures, {"type": "text", "text": q}] if pictures else q}] for q in questions]
     try:
+        params = SamplingParams(temperature=args.temperature, seq_seed=args.seed, max_tokens=args.max_tokens)
         llm = LLM(args.model, backend=args.backend, threads=args.threads, ep=args.ep, dp=args.dp, cp=args.cp)
+        answers = llm.chat(conversations, params, thinking=bool(args.thinking))
     except (ValueError, NotImplementedError, FileNotFoundError) as e:
         print(f"offline_inference: {e}", file=sys.stderr)
         return 3 if isinstance(e, FileNotFoundError) else 2
 
-    params = SamplingParams(temperature=args.temperature, seq_seed=args.seed, max_tokens=args.max_tokens)
-    pictures = [{"type": "image", "image": path} for path in args.image]
-    questions = args.questions if args.questions is not QUESTIONS or not pictures else ["What do you see?"]
-    args.questions = questions
-    conversations = [[{"role": "user", "content": [*pictures, {"type": "text", "text": q}] if pictures else q}] for q in questions]
-    for question, answer in zip(args.questions, llm.chat(conversations, params, thinking=bool(args.thinking))):
+    for question, answer in zip(questions, answers):
         output = answer.outputs[0]
         print(f"Question:  {question}")
         if output.reasoning:

@@ -13,6 +13,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "support/golden_file.h"
+#include "support/scratch_dir.h"
 #include "tensor/dtype.h"
 
 namespace deepinfer {
@@ -194,7 +195,8 @@ TEST(Synthetic, RefusesWhatItCannotMake) {
     const std::string field = "\"o_lora_rank\": 128";
     ASSERT_NE(text.find(field), std::string::npos);
     text.replace(text.find(field), field.size(), "\"o_lora_rank\": 16");
-    const std::string path = ::testing::TempDir() + "synthetic_odd_rank.json";
+    const testing::ScratchDir dir;
+    const std::string path = dir.file("odd_rank.json");
     std::ofstream(path) << text;
     EXPECT_THAT(parse_synthetic(path).status().message(), HasSubstr("o_lora_rank"));
 }

@@ -14,12 +14,14 @@
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <set>
 #include <sstream>
 #include <thread>
 
 #include "backends/cpu/cpu_backend.h"
 #include "support/golden_file.h"
+#include "support/scratch_dir.h"
 
 namespace deepinfer {
 namespace {
@@ -46,10 +48,8 @@ std::unique_ptr<Engine> make_engine() {
 class BatchRunner : public ::testing::Test {
   protected:
     void SetUp() override {
-        const std::string name = ::testing::UnitTest::GetInstance()->current_test_info()->name();
-        in_ = ::testing::TempDir() + "/batch_" + name + "_in.jsonl";
-        out_ = ::testing::TempDir() + "/batch_" + name + "_out.jsonl";
-        std::remove(out_.c_str());
+        in_ = dir_.file("in.jsonl");
+        out_ = dir_.file("out.jsonl");
     }
     void write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
     std::vector<Json> answers() {
@@ -65,6 +65,7 @@ class BatchRunner : public ::testing::Test {
         return all;
     }
 
+    testing::ScratchDir dir_;
     std::string in_, out_;
 };
 
@@ -281,13 +282,11 @@ TEST_F(BatchRunner, OnlyRegularFilesAreTaken) {
     const std::unique_ptr<Engine> engine = make_engine();
     write(in_, simple_lines(1));
     const std::string fifo = out_ + ".fifo";
-    ::unlink(fifo.c_str());  // of a run that was killed
     ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
     EXPECT_EQ(run_batch(*engine, fifo, out_, {}).status().code(), StatusCode::kInvalidFile);
     EXPECT_EQ(run_batch(*engine, in_, fifo, {}).status().code(), StatusCode::kInvalidFile);
     EXPECT_EQ(run_batch(*engine, in_, "/dev/full", {}).status().code(), StatusCode::kInvalidFile);
-    EXPECT_FALSE(run_batch(*engine, "/tmp", out_, {}).ok());
-    ::unlink(fifo.c_str());
+    EXPECT_FALSE(run_batch(*engine, dir_.path().string(), out_, {}).ok());
 }
 
 TEST_F(BatchRunner, ForeignTextWithoutANewlineIsLeftAlone) {
@@ -365,7 +364,7 @@ TEST_F(BatchRunner, ForeignFormsHaveTheirOwnReader) {
 }
 
 TEST_F(BatchRunner, KilledAtAnyMomentLosesAndRepeatsNothing) {
-    constexpr int kLines = 80;
+    constexpr int kLines = 160;
     write(in_, simple_lines(kLines));
     const auto size = [this] {
         std::ifstream in(out_, std::ios::ate | std::ios::binary);
@@ -379,20 +378,24 @@ TEST_F(BatchRunner, KilledAtAnyMomentLosesAndRepeatsNothing) {
         std::_Exit(run_batch(*engine, in_, out_, {}).ok() ? 0 : 1);
     };
     int kills = 0;
+    std::mt19937 random(20);
     for (int round = 0; round < 10; ++round) {
         const pid_t child = start();
         ASSERT_GT(child, 0);
-        // Killed as soon as it has written something new, a little later every time.
+        // Killed at a random moment after it has written something new; every fourth at any moment
+        // of its life, loading included.
         const int64_t before = size();
         int status = 0;
-        while (size() == before && ::waitpid(child, &status, WNOHANG) == 0) {
+        while (round % 4 != 3 && size() == before && ::waitpid(child, &status, WNOHANG) == 0) {
             std::this_thread::sleep_for(std::chrono::microseconds(200));
         }
-        std::this_thread::sleep_for(std::chrono::milliseconds(round));
+        const int most_us = round % 4 == 3 ? 400'000 : 20'000;
+        std::this_thread::sleep_for(
+            std::chrono::microseconds(random() % static_cast<unsigned>(most_us)));
         if (::kill(child, SIGKILL) == 0) ::waitpid(child, &status, 0);
         kills += WIFSIGNALED(status) ? 1 : 0;
     }
-    EXPECT_GT(kills, 3);
+    EXPECT_GT(kills, 5);
     int status = 0;
     ::waitpid(start(), &status, 0);
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);

@@ -10,6 +10,7 @@
 #include "engine/model_fingerprint.h"
 #include "engine/plain_block_space.h"
 #include "engine/step_costs_measure.h"
+#include "ops/numeric_class.h"
 #include "tensor/quant_block.h"
 #include "tokenizer/engram_token_map.h"
 
@@ -40,6 +41,17 @@ Result<std::unique_ptr<Backend>> open_backend(EngineConfig* config) {
     }
     config->backend = "cpu";
     return create_backend("cpu", options);
+}
+
+/// No kernel promises less than the mode asks. Without batch_invariant: the same bits for the same
+/// launch.
+Status check_kernels(const OpTable& ops, bool batch_invariant) {
+    const Status s = check_numeric_classes(
+        ops, batch_invariant ? NumericClass::kRowInvariant : NumericClass::kBatchDependent);
+    if (s.ok()) return s;
+    return Status(s.code(),
+                  "batch_invariant (DEEPINFER_BATCH_INVARIANT) is " +
+                      std::to_string(batch_invariant) + ": " + s.message());
 }
 
 int64_t block_bytes(const ModelConfig& m, int64_t block_tokens) {
@@ -299,6 +311,7 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineConfig& reque
     Result<std::unique_ptr<Backend>> backend = open_backend(&c);
     if (!backend.ok()) return backend.status();
     parts->backend = std::move(backend).value();
+    DI_RETURN_IF_ERROR(check_kernels(parts->backend->ops(), c.batch_invariant));
 
     Result<Checkpoint> checkpoint = open_checkpoint(c);
     if (!checkpoint.ok()) return checkpoint.status();
@@ -432,6 +445,7 @@ std::string EngineParts::description() const {
          std::to_string(info.num_hidden_layers) + " layers, vocabulary " +
          std::to_string(info.vocab_size) + "\n";
     s += "backend  " + backend->description() + "\n";
+    s += "kernels  " + numeric_summary(backend->ops()) + "\n";
     s += "cache    " + std::to_string(blocks_total) + " blocks of " +
          std::to_string(config.block_tokens) + " tokens, " + mib(config.kv_cache_bytes) +
          "; windows of " + std::to_string(config.max_num_seqs) + " sequences, " +

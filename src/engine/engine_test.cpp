@@ -15,6 +15,7 @@
 #include "backends/ref/ref_backend.h"
 #include "support/case_file.h"
 #include "support/golden_file.h"
+#include "support/scratch_dir.h"
 
 namespace deepinfer {
 namespace {
@@ -376,8 +377,8 @@ TEST(Engine, AFullQueueSaysSo) {
 TEST(Engine, StepLogHasOneLineAStepAndNoPrompt) {
     EngineConfig c = demo_config();
     c.nextn = 0;  // with drafts the answer takes three steps
-    c.step_log = ::testing::TempDir() + "/engine_step_log.jsonl";
-    std::remove(c.step_log.c_str());
+    const testing::ScratchDir dir;
+    c.step_log = dir.file("step_log.jsonl");
     int64_t steps = 0;
     {
         auto engine = Engine::create(c);

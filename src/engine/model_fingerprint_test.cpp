@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "support/golden_file.h"
+#include "support/scratch_dir.h"
 
 namespace deepinfer {
 namespace {
@@ -15,12 +16,9 @@ namespace fs = std::filesystem;
 /// A copy of the nano checkpoint that the test may spoil.
 class Copy {
   public:
-    explicit Copy(const std::string& name)
-        : dir_(fs::path(::testing::TempDir()) / ("fingerprint_" + name)) {
-        fs::remove_all(dir_);
+    explicit Copy(const std::string& name) : dir_(scratch_.path() / name) {
         fs::copy(testing::checkpoint_path("nano"), dir_, fs::copy_options::recursive);
     }
-    ~Copy() { fs::remove_all(dir_); }
     CacheKey fingerprint() const {
         const Result<Checkpoint> c = Checkpoint::open(dir_.string());
         EXPECT_TRUE(c.ok()) << c.status().to_string();
@@ -29,6 +27,7 @@ class Copy {
     const fs::path& dir() const { return dir_; }
 
   private:
+    testing::ScratchDir scratch_;
     fs::path dir_;
 };
 

@@ -11,6 +11,7 @@
 #include "engine/draft_budget.h"
 #include "sampler/draft_rules.h"
 #include "support/case_file.h"
+#include "support/scratch_dir.h"
 
 namespace deepinfer {
 namespace {
@@ -171,8 +172,8 @@ TEST(DraftCalibration, FindsTheTruthAndLastsOnDisk) {
         }
         EXPECT_LT(worst, 0.08) << k;
     }
-    const std::string path = ::testing::TempDir() + "calibration.json";
-    std::filesystem::remove(path);
+    const testing::ScratchDir dir;
+    const std::string path = dir.file("calibration.json");
     DraftCalibration read(3);
     EXPECT_TRUE(read.load(path, "model a").ok());  // not there yet
     ASSERT_TRUE(c.save(path, "model a").ok());
@@ -190,7 +191,6 @@ TEST(DraftCalibration, FindsTheTruthAndLastsOnDisk) {
         EXPECT_FALSE(DraftCalibration(3).from_json(text, "m").ok()) << text;
     }
     EXPECT_FALSE(c.save("/no/such/folder/x.json", "m").ok());
-    std::filesystem::remove(path);
 }
 
 TEST(StepCosts, CurvesRiseInterpolateAndFollow) {

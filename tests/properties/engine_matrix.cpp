@@ -78,6 +78,12 @@ MatrixResult run_matrix_case(const std::string& checkpoint,
     result.preemptions = lab.scheduler().stats().preemptions;
     result.draft_rows = lab.scheduler().stats().draft_rows;
     result.hit_tokens = lab.scheduler().stats().prefix_hit_tokens;
+    std::vector<Request> more;
+    for (const size_t i : c.again) more.push_back(requests[i]);
+    for (const Completion& done : lab.run(more)) {
+        result.again.push_back(digest(done));
+        result.again_hits += done.usage.cached_tokens;
+    }
     return result;
 }
 

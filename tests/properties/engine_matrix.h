@@ -21,7 +21,8 @@ struct MatrixCase {
     bool varlen = false;
     std::string spec_budget = "model";
     std::string truncation;
-    bool repeat = false;  ///< run the set twice: the second time prefixes are cached
+    bool repeat = false;        ///< run the set twice: the second time prefixes are cached
+    std::vector<size_t> again;  ///< requests of the set to run once more behind it
 
     std::string name() const;
 };
@@ -34,6 +35,8 @@ std::vector<Request> matrix_requests(int64_t vocab,
 
 struct MatrixResult {
     std::vector<std::string> digests;  ///< per request; of the second run with `repeat`
+    std::vector<std::string> again;    ///< of MatrixCase::again, in that order
+    int64_t again_hits = 0;            ///< tokens that those found in the cache
     int64_t preemptions = 0;
     int64_t hit_tokens = 0;
     int64_t draft_rows = 0;

@@ -7,6 +7,8 @@
 
 #include "engine/plain_block_space.h"
 #include "engine/scheduler.h"
+#include "kvcache/replay.h"
+#include "model/prefill_truncation.h"
 #include "sim/sim_model.h"
 
 namespace deepinfer::sim {
@@ -164,6 +166,54 @@ TEST(SchedulerRules, PlansPrintAsJsonAndCompare) {
     EXPECT_EQ(j["chunks"][0]["tokens"].size(), 20u);
     EXPECT_EQ(j["starts"][0]["request"], 1);
     EXPECT_FALSE(*plan == *a.step());
+}
+
+/// Rows times layers that a prompt takes from `start` on. Layers above the last kv source take the
+/// rows that truncation leaves them; the last source's attention goes with those above it.
+int64_t row_layers(const PrefillTruncation& t, int64_t prompt, int64_t start) {
+    int64_t sum = 0;
+    for (int layer = 0; layer < t.num_layers; ++layer) {
+        sum += prompt - std::max(start, t.first_row(t.level_into(layer), prompt));
+    }
+    return sum;
+}
+
+TEST(SchedulerRules, AReplayNeverTakesMoreRowsThanTheColdRun) {
+    // What a hit costs is counted, not measured: rows by layers, from the plan alone. A replay runs
+    // a part of the cold run's rows through the same layers, so the hit is taken whenever a replay
+    // exists; the same tokens follow either way.
+    for (const TruncationMode mode :
+         {TruncationMode::kOff, TruncationMode::kExact, TruncationMode::kCompact}) {
+        for (const ReplayKind kind : {ReplayKind::kBounded, ReplayKind::kExact}) {
+            PrefillTruncation t;
+            t.mode = mode;
+            t.window = 16;
+            t.num_layers = 9;
+            t.mid = 5;
+            t.keep = 28;
+            ReplayGeometry g;
+            g.window = t.window;
+            g.num_layers = t.num_layers;
+            g.mid = t.mid;
+            g.backtrack = 12;
+            int taken = 0;
+            for (int64_t prompt = 1; prompt < 700; prompt += 3) {
+                for (int64_t hit = 16; hit <= prompt; hit += 16) {
+                    const auto plan =
+                        mode == TruncationMode::kOff
+                            ? plan_replay(kind, g, prompt, hit)
+                            : plan_replay_from(kind, g, prompt - t.decoder_rows(prompt), hit);
+                    if (!plan) continue;
+                    ++taken;
+                    EXPECT_GT(plan->start, 0);
+                    EXPECT_LE(plan->start, hit);
+                    EXPECT_LT(row_layers(t, prompt, plan->start), row_layers(t, prompt, 0))
+                        << prompt << " " << hit;
+                }
+            }
+            EXPECT_GT(taken, 1000);
+        }
+    }
 }
 
 }  // namespace

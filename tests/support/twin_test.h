@@ -48,11 +48,23 @@ inline std::string twin_test_name(const ::testing::TestParamInfo<TwinLaws::Param
     return std::get<0>(info.param).name();
 }
 
+/// Every op that takes part, in the order of the files: what numeric_class_test.cpp walks.
+inline std::vector<OpCases>& all_twin_cases() {
+    static std::vector<OpCases> all;
+    return all;
+}
+
+inline bool list_twin_cases(const OpCases& cases) {
+    all_twin_cases().push_back(cases);
+    return true;
+}
+
 /// DI_TWIN_LAWS(RmsNorm, case, case, …): the laws for every implementation over these cases.
 #define DI_TWIN_LAWS(op, ...)                                                                     \
     std::vector<OpCase> op##TwinCases() {                                                         \
         return {__VA_ARGS__};                                                                     \
     }                                                                                             \
+    [[maybe_unused]] const bool op##TwinListed = list_twin_cases({#op, &op##TwinCases});          \
     INSTANTIATE_TEST_SUITE_P(op,                                                                  \
                              TwinLaws,                                                            \
                              ::testing::Combine(::testing::ValuesIn(implementations()),           \

@@ -9,60 +9,62 @@
 #include "backends/cuda/cuda_ops.h"
 #include "backends/cuda/packed_weight.h"
 #include "ops/backend.h"
+#include "ops/numeric_class.h"
 
 namespace deepinfer {
 namespace cuda {
 
 OpTable cuda_op_table() {
+    constexpr NumericClass kRow = NumericClass::kRowInvariant, kExact = NumericClass::kExact;
     OpTable t;
     t.name = "cuda";
     t.acc = DType::kF32;
-    t.rms_norm = &rms_norm;
-    t.linear = &linear;
-    t.grouped_o_proj = &grouped_o_proj;
-    t.quant_q8 = &quant_q8;
-    t.quant_q4m = &quant_q4m;
-    t.scale_bf16 = &scale_bf16;
-    t.rope_table = &rope_table;
-    t.rope = &rope;
-    t.mhc_mixes = &mhc_mixes;
-    t.mhc_collapse = &mhc_collapse;
-    t.mhc_expand = &mhc_expand;
-    t.streams_mean = &streams_mean;
-    t.mhc_step = &mhc_step;
-    t.rms_norm_q8 = &rms_norm_q8;
-    t.engram_hash = &engram_hash;
-    t.engram_lookup = &engram_lookup;
-    t.engram_gate = &engram_gate;
-    t.embed_streams = &embed_streams;
-    t.gather_rows = &gather_rows;
-    t.window_pack = &window_pack;
-    t.window_store = &window_store;
-    t.kv_entry_store = &kv_entry_store;
-    t.index_key_store = &index_key_store;
-    t.compress_pool = &compress_pool;
-    t.compress_tail_store = &compress_tail_store;
-    t.index_scores = &index_scores;
-    t.candidate_blocks = &candidate_blocks;
-    t.topk_select = &topk_select;
-    t.sparse_attention = &sparse_attention;
-    t.router_scores = &router_scores;
-    t.router_topk = &router_topk;
-    t.router_weights = &router_weights;
-    t.swiglu = &swiglu;
-    t.moe_ffn = &moe_ffn;
-    t.draft_attention = &draft_attention;
-    t.add_rows = &add_rows;
-    t.argmax_rows = &argmax_rows;
-    t.sample_rows = &sample_rows;
-    t.linear_bias = &linear_bias;
-    t.vit_rope = &vit_rope;
-    t.vit_attention = &vit_attention;
-    t.vit_swiglu = &vit_swiglu;
-    t.add_bf16 = &add_bf16;
-    t.gelu = &gelu;
-    t.pixel_unshuffle = &pixel_unshuffle;
-    t.place_rows = &place_rows;
+    choose(t.rms_norm, &rms_norm, "rms_norm.cuda", kRow);
+    choose(t.linear, &linear, "linear.cuda", kRow);
+    choose(t.grouped_o_proj, &grouped_o_proj, "grouped_o_proj.cuda", kRow);
+    choose(t.quant_q8, &quant_q8, "quant_q8.cuda", kExact);
+    choose(t.quant_q4m, &quant_q4m, "quant_q4m.cuda", kExact);
+    choose(t.scale_bf16, &scale_bf16, "scale_bf16.cuda", kExact);
+    choose(t.rope_table, &rope_table, "rope_table.cuda", kRow);
+    choose(t.rope, &rope, "rope.cuda", kRow);
+    choose(t.mhc_mixes, &mhc_mixes, "mhc_mixes.cuda", kRow);
+    choose(t.mhc_collapse, &mhc_collapse, "mhc_collapse.cuda", kRow);
+    choose(t.mhc_expand, &mhc_expand, "mhc_expand.cuda", kRow);
+    choose(t.streams_mean, &streams_mean, "streams_mean.cuda", kRow);
+    choose(t.mhc_step, &mhc_step, "mhc_step.cuda", kRow);
+    choose(t.rms_norm_q8, &rms_norm_q8, "rms_norm_q8.cuda", kRow);
+    choose(t.engram_hash, &engram_hash, "engram_hash.cuda", kExact);
+    choose(t.engram_lookup, &engram_lookup, "engram_lookup.cuda", kExact);
+    choose(t.engram_gate, &engram_gate, "engram_gate.cuda", kRow);
+    choose(t.embed_streams, &embed_streams, "embed_streams.cuda", kExact);
+    choose(t.gather_rows, &gather_rows, "gather_rows.cuda", kExact);
+    choose(t.window_pack, &window_pack, "window_pack.cuda", kExact);
+    choose(t.window_store, &window_store, "window_store.cuda", kExact);
+    choose(t.kv_entry_store, &kv_entry_store, "kv_entry_store.cuda", kExact);
+    choose(t.index_key_store, &index_key_store, "index_key_store.cuda", kExact);
+    choose(t.compress_pool, &compress_pool, "compress_pool.cuda", kRow);
+    choose(t.compress_tail_store, &compress_tail_store, "compress_tail_store.cuda", kExact);
+    choose(t.index_scores, &index_scores, "index_scores.cuda", kRow);
+    choose(t.candidate_blocks, &candidate_blocks, "candidate_blocks.cuda", kExact);
+    choose(t.topk_select, &topk_select, "topk_select.cuda", kExact);
+    choose(t.sparse_attention, &sparse_attention, "sparse_attention.cuda", kRow);
+    choose(t.router_scores, &router_scores, "router_scores.cuda", kRow);
+    choose(t.router_topk, &router_topk, "router_topk.cuda", kExact);
+    choose(t.router_weights, &router_weights, "router_weights.cuda", kRow);
+    choose(t.swiglu, &swiglu, "swiglu.cuda", kRow);
+    choose(t.moe_ffn, &moe_ffn, "moe_ffn.cuda", kRow);
+    choose(t.draft_attention, &draft_attention, "draft_attention.cuda", kRow);
+    choose(t.add_rows, &add_rows, "add_rows.cuda", kRow);
+    choose(t.argmax_rows, &argmax_rows, "argmax_rows.cuda", kExact);
+    choose(t.sample_rows, &sample_rows, "sample_rows.cuda", kExact);
+    choose(t.linear_bias, &linear_bias, "linear_bias.cuda", kRow);
+    choose(t.vit_rope, &vit_rope, "vit_rope.cuda", kRow);
+    choose(t.vit_attention, &vit_attention, "vit_attention.cuda", kRow);
+    choose(t.vit_swiglu, &vit_swiglu, "vit_swiglu.cuda", kRow);
+    choose(t.add_bf16, &add_bf16, "add_bf16.cuda", kExact);
+    choose(t.gelu, &gelu, "gelu.cuda", kRow);
+    choose(t.pixel_unshuffle, &pixel_unshuffle, "pixel_unshuffle.cuda", kExact);
+    choose(t.place_rows, &place_rows, "place_rows.cuda", kExact);
     return t;
 }
 

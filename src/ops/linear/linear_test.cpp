@@ -64,6 +64,8 @@ INSTANTIATE_TEST_SUITE_P(Linear,
                                             ::testing::Values(OpCases{"Linear", &linear_cases})),
                          twin_test_name);
 
+[[maybe_unused]] const bool kLinearListed = list_twin_cases({"Linear", &linear_cases});
+
 class Linear : public EveryImplementation {};
 INSTANTIATE_TEST_SUITE_P(All,
                          Linear,
