@@ -1,5 +1,7 @@
 #include "bench_spec.h"
 
+#include <sys/resource.h>
+
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -89,11 +91,34 @@ Result<std::vector<std::vector<int32_t>>> read_prompts(const std::string& path,
     return out;
 }
 
+double cpu_s() {
+    rusage use{};
+    getrusage(RUSAGE_SELF, &use);
+    const auto s = [](const timeval& t) {
+        return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+    };
+    return s(use.ru_utime) + s(use.ru_stime);
+}
+
 struct Run {
-    double elapsed_s = 0;
+    double elapsed_s = 0, cpu_s = 0;
     int64_t tokens = 0;
     Status error;
     double rate() const { return static_cast<double>(tokens) / elapsed_s; }
+    double cpu_us_per_token() const { return cpu_s * 1e6 / static_cast<double>(tokens); }
+};
+
+/// One way of decoding and what its repetitions took.
+struct Side {
+    Engine* engine = nullptr;
+    int drafts = 0;  ///< of a fixed length
+    Sample rate{}, cpu{}, speedup{}, cpu_speedup{};
+    void add(const Run& run, const Run& off) {
+        rate.add(run.rate());
+        cpu.add(run.cpu_us_per_token());
+        speedup.add(run.rate() / off.rate());
+        cpu_speedup.add(off.cpu_us_per_token() / run.cpu_us_per_token());
+    }
 };
 
 /// What SpecStats counted between two moments.
@@ -128,18 +153,23 @@ struct Delta {
 
 class SpecBench {
   public:
+    /// `fixed`: engines that always verify one number of drafts, to be measured beside.
     SpecBench(Engine& plain,
               Engine& drafting,
+              std::vector<std::unique_ptr<Engine>> fixed,
               const SpecBenchOptions& options,
               std::vector<std::vector<int32_t>> prompts)
         : plain_(plain),
           drafting_(drafting),
+          fixed_(std::move(fixed)),
           o_(options),
           prompts_(std::move(prompts)),
           line_(stderr_is_terminal() || options.progress) {}
 
     Status run(int64_t batch, ordered_json* record) {
-        Sample with, without, ratio;
+        Side without{&plain_}, with{&drafting_};
+        std::vector<Side> fixed;
+        for (const auto& e : fixed_) fixed.push_back({e.get(), e->config().nextn});
         Delta delta;
         double elapsed = 0;
         int64_t tokens = 0;
@@ -149,20 +179,24 @@ class SpecBench {
             const Run off = run_once(plain_, batch, i);
             const SpecStats before = drafting_.stats().spec;
             const Run on = run_once(drafting_, batch, i);
+            const SpecStats after = drafting_.stats().spec;
+            std::vector<Run> others;
+            for (const Side& f : fixed) others.push_back(run_once(*f.engine, batch, i));
             line_.clear();
             if (interrupted) return {StatusCode::kCancelled, "interrupted"};
-            for (const Run* r : {&off, &on}) {
-                if (!r->error.ok()) return r->error;
-            }
+            if (!off.error.ok()) return off.error;
+            if (!on.error.ok()) return on.error;
+            for (const Run& r : others) DI_RETURN_IF_ERROR(r.error);
             if (i < 0) continue;
-            delta.add(before, drafting_.stats().spec);
-            with.add(on.rate());
-            without.add(off.rate());
-            ratio.add(on.rate() / off.rate());
+            delta.add(before, after);
+            without.add(off, off);
+            with.add(on, off);
+            for (size_t f = 0; f < fixed.size(); ++f) fixed[f].add(others[f], off);
             elapsed += on.elapsed_s;
             tokens += on.tokens;
         }
-        fill(batch, with, without, ratio, delta.sums, elapsed, tokens, record);
+        fill(batch, without, with, delta.sums, elapsed, tokens, record);
+        if (!fixed.empty()) add_fixed(with, fixed, record);
         return {};
     }
 
@@ -178,6 +212,7 @@ class SpecBench {
         };
         auto shared = std::make_shared<Shared>();
         const auto begin = std::chrono::steady_clock::now();
+        const double cpu = cpu_s();
         for (int64_t i = 0; i < count && !interrupted; ++i) {
             {
                 std::unique_lock<std::mutex> lock(shared->mutex);
@@ -213,16 +248,34 @@ class SpecBench {
         Run run;
         run.elapsed_s =
             std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+        run.cpu_s = cpu_s() - cpu;
         const std::lock_guard<std::mutex> lock(shared->mutex);
         run.tokens = shared->tokens;
         run.error = shared->error;
         return run;
     }
 
+    /// The fixed lengths, and how the engine's own choice compares with the best of them (and with
+    /// no drafts, the length 0).
+    static void add_fixed(const Side& with, const std::vector<Side>& fixed, ordered_json* record) {
+        ordered_json rates = ordered_json::object(), cpu = ordered_json::object();
+        double best = 1, best_cpu = 1;
+        for (const Side& f : fixed) {
+            const std::string name = std::to_string(f.drafts);
+            rates[name] = f.speedup.median();
+            cpu[name] = f.cpu_speedup.median();
+            best = std::max(best, f.speedup.median());
+            best_cpu = std::max(best_cpu, f.cpu_speedup.median());
+        }
+        (*record)["speedup_by_fixed_length"] = rates;
+        (*record)["speedup_cpu_by_fixed_length"] = cpu;
+        (*record)["to_best_fixed"] = with.speedup.median() / best;
+        (*record)["to_best_fixed_cpu"] = with.cpu_speedup.median() / best_cpu;
+    }
+
     void fill(int64_t batch,
-              const Sample& with,
-              const Sample& without,
-              const Sample& ratio,
+              const Side& without,
+              const Side& with,
               const SpecStats& s,
               double elapsed,
               int64_t tokens,
@@ -246,9 +299,12 @@ class SpecBench {
         // With forced acceptance the tokens are nobody's: a speed, not a result.
         r["accounting"] = c.spec_forced_acceptance >= 0 ? "synthetic" : "measured";
         r["output_tokens"] = tokens;
-        without.put_spread("tps_without", "", &r);
-        with.put_spread("tps_measured", "", &r);
-        ratio.put_spread("speedup", "", &r);
+        without.rate.put_spread("tps_without", "", &r);
+        with.rate.put_spread("tps_measured", "", &r);
+        with.speedup.put_spread("speedup", "", &r);
+        without.cpu.put_spread("cpu_without", "_us_per_token", &r);
+        with.cpu.put_spread("cpu_measured", "_us_per_token", &r);
+        with.cpu_speedup.put_spread("speedup_cpu", "", &r);
         // Full acceptance: a ceiling that no text reaches.
         r["tps_full"] = static_cast<double>(s.rounds) * (1 + c.nextn) / elapsed;
         r["AL"] = s.acceptance_length();
@@ -289,6 +345,7 @@ class SpecBench {
 
     Engine& plain_;
     Engine& drafting_;
+    std::vector<std::unique_ptr<Engine>> fixed_;
     const SpecBenchOptions& o_;
     std::vector<std::vector<int32_t>> prompts_;
     ProgressLine line_;
@@ -315,7 +372,18 @@ Status bench_spec(const SpecBenchOptions& options,
     if (!plain.ok()) return plain.status();
     auto prompts = read_prompts(options.prompts, plain.value()->tokenizer());
     if (!prompts.ok()) return prompts.status();
-    SpecBench bench(*plain.value(), *drafting.value(), options, std::move(prompts).value());
+    std::vector<std::unique_ptr<Engine>> fixed;
+    for (int n = 1; options.fixed_lengths && n <= drafting.value()->config().nextn; ++n) {
+        EngineConfig c = options.engine;
+        c.nextn = n;
+        c.varlen = c.spec_auto_off = false;
+        c.spec_calibration.clear();
+        Result<std::unique_ptr<Engine>> engine = Engine::create(c);
+        if (!engine.ok()) return engine.status();
+        fixed.push_back(std::move(engine).value());
+    }
+    SpecBench bench(
+        *plain.value(), *drafting.value(), std::move(fixed), options, std::move(prompts).value());
     for (const int64_t batch : options.batch_sizes) {
         ordered_json record;
         DI_RETURN_IF_ERROR(bench.run(batch, &record));

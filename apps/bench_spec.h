@@ -21,12 +21,13 @@ struct SpecBenchOptions {
     int repeat = 3, warmup = 1;
     uint64_t seed = 1;
     double temperature = 0;
+    bool fixed_lengths = false;  ///< measures 1 … nextn drafts, always verified, beside it
     std::string tag, note;
     bool progress = false;
 };
 
 /// One record per batch size to `write`. Repetitions with and without drafts alternate, so that a
-/// busy machine slows both.
+/// busy machine slows both; processor time stands beside the wall time.
 Status bench_spec(const SpecBenchOptions& options,
                   const std::function<Status(const nlohmann::ordered_json&)>& write);
 

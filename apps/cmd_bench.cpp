@@ -51,6 +51,7 @@ struct Options {
     std::vector<std::string> files;  ///< of compare
     std::string prompts;             ///< spec
     double force_accept = -1;        ///< spec
+    bool fixed_lengths = false;      ///< spec
     BenchServeOptions serve;
     GrammarBench grammar;
 };
@@ -480,6 +481,7 @@ int run_spec(const Options& o) {
     s.warmup = o.warmup;
     s.seed = o.seed;
     s.temperature = o.temperature;
+    s.fixed_lengths = o.fixed_lengths;
     s.tag = o.tag;
     s.note = o.note;
     s.progress = o.common.progress;
@@ -655,6 +657,9 @@ Run add_bench(CLI::App& root) {
                     o->force_accept,
                     "spec: this many drafts of a round stand whatever the model says; speed only")
         ->check(CLI::NonNegativeNumber);
+    app->add_flag("--fixed-lengths",
+                  o->fixed_lengths,
+                  "spec: measure every fixed number of drafts, 1 to nextn, beside it");
     app->add_option("--tag", o->tag, "Name of the series the records belong to");
     app->add_option("--note", o->note, "Free text in the records");
     app->add_option("--append", o->append, "Append the records to this file too");

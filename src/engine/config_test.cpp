@@ -117,6 +117,70 @@ TEST(EngineConfig, SpeculationSwitches) {
     EXPECT_EQ(c->spec_sampling, "block");
 }
 
+/// Every switch of speculation and truncation: its variable sets the field of the same meaning, and
+/// a wrong value is refused with the variable's name, at once or when the configuration is checked.
+TEST(EngineConfig, SpeculationAndTruncationComeFromTheEnvironment) {
+    struct Row {
+        const char *name, *value;
+        bool (*set)(const EngineConfig&);
+        const char* wrong;
+    };
+    const Row rows[] = {
+        {"DEEPINFER_USE_NEXTN_DECODE",
+         "3",
+         [](const EngineConfig& c) { return c.nextn == 3; },
+         "three"},
+        {"DEEPINFER_USE_NEXTN_DECODE",
+         "0",
+         [](const EngineConfig& c) { return c.nextn == 0; },
+         "3.5"},
+        {"DEEPINFER_ENABLE_MTP_VARLEN", "1", [](const EngineConfig& c) { return c.varlen; }, "2"},
+        {"DEEPINFER_ENABLE_MTP_VARLEN",
+         "0",
+         [](const EngineConfig& c) { return !c.varlen; },
+         "some"},
+        {"DEEPINFER_SPEC_SAMPLING",
+         "coupled",
+         [](const EngineConfig& c) { return c.spec_sampling == "coupled"; },
+         "copled"},
+        {"DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE",
+         "compact",
+         [](const EngineConfig& c) { return c.truncation == "compact"; },
+         "on"},
+        {"DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE",
+         "exact",
+         [](const EngineConfig& c) { return c.truncation == "exact"; },
+         "Exact"},
+        {"DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE",
+         "off",
+         [](const EngineConfig& c) { return c.truncation == "off"; },
+         "0"},
+        {"DEEPINFER_YOCO_PREFILL_KEEP_TOKENS",
+         "152",
+         [](const EngineConfig& c) { return c.keep_tokens == 152; },
+         "0"},
+        {"DEEPINFER_YOCO_PREFILL_KEEP_TOKENS",
+         "140",
+         [](const EngineConfig& c) { return c.keep_tokens == 140; },
+         "140 rows"},
+    };
+    for (const Row& row : rows) {
+        SCOPED_TRACE(std::string(row.name) + " " + row.value + ", " + row.wrong);
+        EXPECT_FALSE(row.set(EngineConfig()) && std::string(row.value) != "0");
+        {
+            const ScopedEnv env(row.name, row.value);
+            const Result<EngineConfig> c = EngineConfig::from_environment();
+            ASSERT_TRUE(c.ok()) << c.status().message();
+            EXPECT_TRUE(row.set(c.value()));
+        }
+        const ScopedEnv env(row.name, row.wrong);
+        const Result<EngineConfig> c = EngineConfig::from_environment();
+        const Status status = c.ok() ? c->validate() : c.status();
+        EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+        EXPECT_NE(status.message().find(row.name), std::string::npos) << status.message();
+    }
+}
+
 TEST(EngineConfig, NeutralValuesAreAccepted) {
     const ScopedEnv a("DEEPINFER_USE_NEXTN_DECODE", "0");
     const ScopedEnv b("DEEPINFER_ENABLE_MTP_VARLEN", "0");

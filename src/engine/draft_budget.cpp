@@ -5,20 +5,20 @@
 
 namespace deepinfer {
 
-int64_t best_draft_budget(std::vector<double> survivals,
-                          double certain_tokens,
-                          int64_t most,
-                          const std::function<double(int64_t m)>& cost) {
+DraftBudget best_draft_budget(std::vector<double> survivals,
+                              double certain_tokens,
+                              int64_t most,
+                              const std::function<double(int64_t m)>& cost) {
     std::sort(survivals.begin(), survivals.end(), std::greater<>());
     most = std::min(most, static_cast<int64_t>(survivals.size()));
-    double tokens = certain_tokens, best = tokens / cost(0);
-    int64_t budget = 0;
+    double tokens = certain_tokens;
+    DraftBudget best{0, tokens / cost(0)};
     for (int64_t m = 1; m <= most; ++m) {
         tokens += survivals[static_cast<size_t>(m - 1)];
         const double rate = tokens / cost(m);
-        if (rate > best) best = rate, budget = m;
+        if (rate > best.rate) best = {m, rate};
     }
-    return budget;
+    return best;
 }
 
 std::vector<int32_t> allocate_drafts(const std::vector<std::vector<float>>& survivals,

@@ -24,13 +24,9 @@ void Proposal::keep(size_t count) {
     if (!q.empty()) q.resize(count);
 }
 
-DraftProposer::DraftProposer(DeepseekV41& model,
-                             const CacheView& cache,
-                             const Sampler& sampler,
-                             SpecRule rule,
-                             int nextn,
-                             int32_t eos)
-    : model_(model), cache_(cache), sampler_(sampler), rule_(rule), nextn_(nextn), eos_(eos) {}
+DraftProposer::DraftProposer(
+    DeepseekV41& model, const CacheView& cache, const Sampler& sampler, SpecRule rule, int32_t eos)
+    : model_(model), cache_(cache), sampler_(sampler), rule_(rule), eos_(eos) {}
 
 int32_t DraftProposer::choose_one(
     int k, const SlotState& state, const float* logits, SamplerWorkspace& ws, Proposal* out) const {
@@ -78,11 +74,11 @@ void DraftProposer::choose(int k,
     device.stream().synchronize();
 }
 
-std::vector<Proposal> DraftProposer::propose(const std::vector<Job>& jobs) {
+std::vector<Proposal> DraftProposer::propose(const std::vector<Job>& jobs, int block_size) {
     std::vector<Proposal> out(jobs.size());
     if (jobs.empty()) return out;
     DraftBatch batch;
-    batch.block_size = nextn_;
+    batch.block_size = block_size;
     bool argmax = true;
     for (const Job& job : jobs) {
         const SlotState& s = *job.state;
@@ -98,7 +94,7 @@ std::vector<Proposal> DraftProposer::propose(const std::vector<Job>& jobs) {
     }
     const DraftResult result = model_.draft(batch, cache_, chooser);
     Device& device = model_.backend().device();
-    const size_t n = jobs.size(), block = static_cast<size_t>(nextn_);
+    const size_t n = jobs.size(), block = static_cast<size_t>(block_size);
     std::vector<int32_t> tokens(n * block);
     device.copy_to_host(
         device.stream(), tokens.data(), result.tokens.data, tokens.size() * sizeof(int32_t));

@@ -38,21 +38,21 @@ class DraftProposer {
         int64_t most = 0;  ///< tokens wanted at most
     };
 
-    /// All outlive it. `nextn`: proposals per sequence; `eos`: nothing is proposed behind it.
+    /// All outlive it. `eos`: nothing is proposed behind it.
     DraftProposer(DeepseekV41& model,
                   const CacheView& cache,
                   const Sampler& sampler,
                   SpecRule rule,
-                  int nextn,
                   int32_t eos);
 
-    /// One proposal per job. A sequence's drafts never depend on the others. Masks by id, bias,
-    /// penalties, temperature and truncation are those of the request.
+    /// One proposal per job, of `block` tokens at most: 1 … dspark_block_size. A sequence's drafts
+    /// never depend on the others. Masks by id, bias, penalties, temperature and truncation are
+    /// those of the request.
     ///   coupled, greedy   drawn with the noise that the target will draw with at that position, so
     ///                     that both choose alike where their logits do
     ///   rejection, block  drawn from q with noise of its own
     ///   argmax            the likeliest token
-    std::vector<Proposal> propose(const std::vector<Job>& jobs);
+    std::vector<Proposal> propose(const std::vector<Job>& jobs, int block);
 
     void set_override(DraftOverride f) { override_ = std::move(f); }
 
@@ -73,7 +73,6 @@ class DraftProposer {
     const CacheView& cache_;
     const Sampler& sampler_;
     SpecRule rule_;
-    int nextn_;
     int32_t eos_;
     DraftOverride override_;
     HostLogits logits_;

@@ -20,7 +20,7 @@ ModelRunner::ModelRunner(DeepseekV41& model,
       copier_(model.backend().device(), cache),
       clock_(clock),
       sampler_(model.config().vocab_size, {options.eos_token_id}),
-      proposer_(model, cache, sampler_, options.rule, options.nextn, options.eos_token_id),
+      proposer_(model, cache, sampler_, options.rule, options.eos_token_id),
       verifier_(sampler_, options.rule, options.eos_token_id),
       device_sampler_(model) {
     slots_.resize(static_cast<size_t>(cache.num_slots));
@@ -44,7 +44,8 @@ void ModelRunner::propose(const StepPlan& plan) {
         jobs.push_back({c.slot, &slot, c.window_floor, most});
         chunks.push_back(i);
     }
-    std::vector<Proposal> drafted = proposer_.propose(jobs);
+    const int block = plan.draft_block > 0 ? plan.draft_block : options_.nextn;
+    std::vector<Proposal> drafted = proposer_.propose(jobs, block);
     for (size_t i = 0; i < chunks.size(); ++i) {
         DraftOutcome& o = result_.chunks[chunks[i]].drafts;
         o.num_proposed = static_cast<int32_t>(drafted[i].tokens.size());

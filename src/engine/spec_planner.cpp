@@ -10,6 +10,9 @@ namespace {
 
 /// Without drafts nothing is learnt of them, so every this many steps all are verified once.
 constexpr int64_t kExplore = 32;
+/// Of blocks that are always short the later positions stay unknown, so every this many steps one
+/// is drafted in full.
+constexpr int64_t kExploreBlock = 128;
 /// Confidences that nothing was compared with yet are not trusted: so many rounds verify all.
 constexpr double kFirstRounds = 32;
 
@@ -39,7 +42,10 @@ Result<SpecOptions> parse_spec_budget(const std::string& text) {
 }
 
 SpecPlanner::SpecPlanner(const SpecOptions& options)
-    : options_(options), calibration_(options.nextn), metrics_(options.nextn) {}
+    : options_(options),
+      calibration_(options.nextn),
+      metrics_(options.nextn),
+      usual_(static_cast<size_t>(options.nextn), 1) {}
 
 SpecPlanner::Decision SpecPlanner::decide(uint64_t step,
                                           const std::vector<Decode>& decodes,
@@ -59,7 +65,7 @@ SpecPlanner::Decision SpecPlanner::decide(uint64_t step,
         return d;
     }
     if (!costs_.known() || calibration_.evidence() < kFirstRounds * 0.9) return d;
-    d.budget = choose(step, decodes, other_rows, most, context);
+    choose(step, decodes, other_rows, most, context, &d);
     ++sums_.budget_steps;
     sums_.budget_drafts += d.budget;
     if (d.budget > 0) {
@@ -67,35 +73,67 @@ SpecPlanner::Decision SpecPlanner::decide(uint64_t step,
     } else if (++without_ >= kExplore) {
         without_ = 0;
         d.budget = kAllDrafts;
+        d.block = 0;
+    }
+    if (d.block == 0 || d.block == options_.nextn) {
+        short_ = 0;
+    } else if (d.budget > 0 && ++short_ >= kExploreBlock) {
+        short_ = 0;
+        d.block = 0;
     }
     return d;
 }
 
-int64_t SpecPlanner::choose(uint64_t step,
-                            const std::vector<Decode>& decodes,
-                            int64_t other_rows,
-                            int64_t most,
-                            int64_t context) {
-    std::vector<double> survivals;
-    for (const Decode& one : decodes) {
-        std::vector<float> known;
-        if (static_cast<size_t>(one.slot) < history_.size()) {
-            const History& h = history_[static_cast<size_t>(one.slot)];
-            if (h.epoch == one.epoch) {
-                const Seen& seen = h.newer.step + 2 <= step ? h.newer : h.older;
-                known = survival(seen.confidence, calibration_.scales());
-            }
-        }
-        for (int64_t k = 0; k < one.useful; ++k) {
-            const size_t at = static_cast<size_t>(k);
-            const double last = known.empty() ? 1 : static_cast<double>(known.back());
-            survivals.push_back(at < known.size() ? static_cast<double>(known[at]) : last);
+/// Survivals of one sequence's drafts, [useful].
+std::vector<float> SpecPlanner::expected(uint64_t step, const Decode& one) const {
+    std::vector<float> known;
+    if (static_cast<size_t>(one.slot) < history_.size()) {
+        const History& h = history_[static_cast<size_t>(one.slot)];
+        if (h.epoch == one.epoch) {
+            const Seen& seen = h.newer.step + 2 <= step ? h.newer : h.older;
+            known = survival(seen.confidence, calibration_.scales());
         }
     }
+    const auto useful = static_cast<size_t>(std::max<int64_t>(0, one.useful));
+    if (known.empty()) return std::vector<float>(useful, 1);
+    while (known.size() < useful) {
+        known.push_back(known.back() * static_cast<float>(usual_[known.size()]));
+    }
+    known.resize(useful);
+    return known;
+}
+
+/// Every length of block with the best number of drafts for it.
+void SpecPlanner::choose(uint64_t step,
+                         const std::vector<Decode>& decodes,
+                         int64_t other_rows,
+                         int64_t most,
+                         int64_t context,
+                         Decision* d) {
+    std::vector<std::vector<float>> all;
+    size_t longest = 0;
+    for (const Decode& one : decodes) {
+        all.push_back(expected(step, one));
+        longest = std::max(longest, all.back().size());
+    }
     const auto r = static_cast<int64_t>(decodes.size());
-    return best_draft_budget(std::move(survivals), static_cast<double>(r), most, [&](int64_t m) {
-        return costs_.verify_us(r + other_rows + m, context) + (m > 0 ? costs_.draft_us(r) : 0);
-    });
+    d->budget = 0;
+    double best = 0;
+    std::vector<double> survivals;
+    for (size_t block = 1; block <= longest; ++block) {
+        for (const std::vector<float>& one : all) {
+            if (one.size() >= block) survivals.push_back(static_cast<double>(one[block - 1]));
+        }
+        const double drafting = costs_.draft_us(r * static_cast<int64_t>(block));
+        const DraftBudget found =
+            best_draft_budget(survivals, static_cast<double>(r), most, [&](int64_t m) {
+                return costs_.verify_us(r + other_rows + m, context) + (m > 0 ? drafting : 0);
+            });
+        if (found.rate <= best) continue;
+        best = found.rate;
+        d->budget = found.drafts;
+        d->block = static_cast<int32_t>(block);
+    }
 }
 
 void SpecPlanner::observe(const StepPlan& plan, const StepResult& result) {
@@ -120,6 +158,11 @@ void SpecPlanner::learn(const ChunkPlan& c, const ChunkResult& r, const StepPlan
         if (k == o.num_accepted && !o.bonus) break;
         calibration_.add(k, o.confidence[static_cast<size_t>(k)], k < o.num_accepted);
     }
+    for (size_t k = 0; k < o.confidence.size(); ++k) {
+        const DraftScale scale = k < plan.draft_scales.size() ? plan.draft_scales[k] : DraftScale();
+        const auto chance = static_cast<double>(scale.probability(o.confidence[k]));
+        usual_[k] += 0.05 * (chance - usual_[k]);
+    }
     const size_t slot = static_cast<size_t>(c.slot);
     if (history_.size() <= slot) history_.resize(slot + 1);
     History& h = history_[slot];
@@ -143,7 +186,9 @@ void SpecPlanner::measure(const StepPlan& plan, const StepResult& result) {
     switch_.observe(decodes, plan.has_drafts(), tokens, result.step_us);
     if (!costs_.known()) return;
     costs_.correct_verify(rows, context, static_cast<double>(result.step_us - result.draft_us));
-    if (drafted > 0) costs_.correct_draft(drafted, static_cast<double>(result.draft_us));
+    if (drafted == 0) return;
+    const int64_t block = plan.draft_block > 0 ? plan.draft_block : options_.nextn;
+    costs_.correct_draft(drafted * block, static_cast<double>(result.draft_us));
 }
 
 void SpecPlanner::fill(SpecStats* stats) const {

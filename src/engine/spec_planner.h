@@ -6,7 +6,9 @@
 //   off-switch   spec_switch.h: no drafts where they measurably do not pay
 //   varlen       the number with the most expected tokens per time, from confidences at least two
 //                steps old (so that plain and asynchronous loop decide alike, and no draft's
-//                admission hangs on what was drawn behind it); new sequences count as certain
+//                admission hangs on what was drawn behind it); new sequences count as certain.
+//                With it the length of the drafted blocks: drafting costs time too, and where a
+//                row is dear a draft or two per sequence are all that pays
 #pragma once
 
 #include <cstdint>
@@ -47,6 +49,7 @@ class SpecPlanner {
     };
     struct Decision {
         int64_t budget = kAllDrafts;  ///< 0: no drafts in this step
+        int32_t block = 0;            ///< tokens to draft per sequence; 0 = nextn
         float least_survival = 0;
         std::vector<DraftScale> scales;
     };
@@ -74,11 +77,13 @@ class SpecPlanner {
         uint32_t epoch = 0;
         Seen newer, older;
     };
-    int64_t choose(uint64_t step,
-                   const std::vector<Decode>& decodes,
-                   int64_t other_rows,
-                   int64_t most,
-                   int64_t context);
+    void choose(uint64_t step,
+                const std::vector<Decode>& decodes,
+                int64_t other_rows,
+                int64_t most,
+                int64_t context,
+                Decision* decision);
+    std::vector<float> expected(uint64_t step, const Decode& one) const;
     void learn(const ChunkPlan& chunk, const ChunkResult& result, const StepPlan& plan);
     void measure(const StepPlan& plan, const StepResult& result);
 
@@ -88,8 +93,12 @@ class SpecPlanner {
     SpecSwitch switch_;
     DraftMetrics metrics_;
     std::vector<History> history_;  ///< by slot
+    /// [nextn] Chance that draft k is accepted when those before it are, as the confidences of late
+    /// had it: what is supposed of positions that were not drafted.
+    std::vector<double> usual_;
     SpecStats sums_;
     int64_t without_ = 0;  ///< steps in a row that the cost model left without drafts
+    int64_t short_ = 0;    ///< … or with blocks shorter than nextn
 };
 
 }  // namespace deepinfer

@@ -77,9 +77,11 @@ TEST(DraftBudget, EqualsBruteForceForSmoothAndForJaggedCosts) {
             }
             std::vector<double> flat;
             for (const auto& row : all) flat.insert(flat.end(), row.begin(), row.end());
-            const int64_t m = best_draft_budget(flat, sequences, sequences * gamma, [&](int64_t n) {
-                return cost[static_cast<size_t>(n)];
-            });
+            const DraftBudget found =
+                best_draft_budget(flat, sequences, sequences * gamma, [&](int64_t n) {
+                    return cost[static_cast<size_t>(n)];
+                });
+            const int64_t m = found.drafts;
             const std::vector<int32_t> lengths = allocate_drafts(all, m, 0);
             double tokens = sequences;
             int64_t used = 0;
@@ -91,6 +93,7 @@ TEST(DraftBudget, EqualsBruteForceForSmoothAndForJaggedCosts) {
             EXPECT_EQ(used, m);
             const double best = brute_force(all, cost, 0, 0, sequences);
             EXPECT_NEAR(tokens / cost[static_cast<size_t>(m)], best, 1e-9 * best);
+            EXPECT_NEAR(found.rate, best, 1e-9 * best);
             if (early_stop(all, cost) != m) ++early_stop_wrong[jagged];
         }
     }
@@ -137,7 +140,7 @@ TEST(DraftBudget, AdmissionDoesNotHangOnTheDraftItself) {
     const auto cost = [](int64_t m) { return m == 0 ? 1.0 : 1.6 + 0.05 * static_cast<double>(m); };
     const double retrospective = share_of_a([&](int32_t x1) {
         const std::vector<float> a = live(x1);
-        return best_draft_budget({a.begin(), a.end()}, 1, 2, cost) > 0;
+        return best_draft_budget({a.begin(), a.end()}, 1, 2, cost).drafts > 0;
     });
     EXPECT_NEAR(retrospective, 0.85, 0.006);
     // Ours: the budget is older, and x1 competes with its own confidence alone.
@@ -214,61 +217,89 @@ TEST(StepCosts, CurvesRiseInterpolateAndFollow) {
     EXPECT_EQ(StepCosts::sizes(300).back(), 300);
 }
 
-/// Drives the planner with one sequence, a drafter that is right with a fixed chance and a cost
-/// model.
+/// Drives the planner with some sequences, a drafter that is right with a fixed chance and a cost
+/// model: "plain" for one row and "verify_per_extra_row" for each other, "draft" for drafting and
+/// "draft_per_row" for each drafted token.
 struct Drive {
-    double speed_ratio = 0, mean_verified = 0;
+    double speed_ratio = 0, mean_verified = 0, mean_block = 0;
     int64_t switched_off = 0;
 };
-Drive drive(
-    SpecOptions options, double chance, int steps, const nlohmann::json& ms, float logit = 1) {
+Drive drive(SpecOptions options,
+            double chance,
+            int steps,
+            const nlohmann::json& ms,
+            float logit = 1,
+            int sequences = 1) {
     options.nextn = 5;
     SpecPlanner planner(options);
-    const double plain = ms["plain"], draft = ms["draft"], row = ms["verify_per_extra_row"];
-    planner.costs().set({{1, plain * 1000}, {65, (plain + 64 * row) * 1000}}, {{1, draft * 1000}});
+    const double row = ms["verify_per_extra_row"];
+    const auto verify_us = [&](int64_t rows) {
+        return 1000 * (ms["plain"].get<double>() + static_cast<double>(rows - 1) * row);
+    };
+    const auto draft_us = [&](int64_t rows) {
+        return 1000 * (ms["draft"].get<double>() +
+                       ms.value("draft_per_row", 0.0) * static_cast<double>(rows));
+    };
+    planner.costs().set({{1, verify_us(1)}, {400, verify_us(400)}},
+                        {{1, draft_us(1)}, {400, draft_us(400)}});
     std::mt19937_64 random(3);
-    double tokens = 0, time = 0, verified = 0;
+    double tokens = 0, time = 0, verified = 0, block_sum = 0;
     for (uint64_t step = 1; step <= static_cast<uint64_t>(steps); ++step) {
-        const SpecPlanner::Decision d = planner.decide(step, {{0, 1, 5}}, 0, 5, 100);
+        std::vector<SpecPlanner::Decode> decodes;
+        for (int32_t i = 0; i < sequences; ++i) decodes.push_back({i, 1, 5});
+        const SpecPlanner::Decision d = planner.decide(step, decodes, 0, 5 * sequences, 100);
+        const int block = d.budget == 0 ? 0 : d.block == 0 ? 5 : d.block;
         StepPlan plan;
         plan.step = step;
         plan.draft_budget = d.budget;
+        plan.draft_block = d.block;
         plan.draft_scales = d.scales;
-        plan.num_draft_rows = d.budget == kAllDrafts ? 5 : d.budget;
-        plan.num_decode_rows = 1;
-        ChunkPlan c;
-        c.epoch = 1;
-        c.decode = c.sample = true;
-        c.num_drafts = d.budget == 0 ? 0 : 5;
-        plan.chunks.push_back(c);
+        plan.num_draft_rows = d.budget == kAllDrafts ? 5 * sequences : d.budget;
+        plan.num_decode_rows = sequences;
         StepResult result;
         result.step = step;
-        result.chunks.emplace_back();
-        ChunkResult& r = result.chunks[0];
-        if (c.num_drafts > 0) {
-            r.drafts.num_proposed = 5;
-            r.drafts.confidence.assign(5, logit);
-            r.drafts.num_verified = allocate_drafts(
-                {survival(r.drafts.confidence, plan.draft_scales)}, d.budget, d.least_survival)[0];
+        std::vector<std::vector<float>> survivals;
+        for (int32_t i = 0; i < sequences; ++i) {
+            ChunkPlan c;
+            c.slot = i;
+            c.epoch = 1;
+            c.decode = c.sample = true;
+            c.num_drafts = block;
+            plan.chunks.push_back(c);
+            ChunkResult& r = result.chunks.emplace_back();
+            r.drafts.num_proposed = block;
+            r.drafts.confidence.assign(static_cast<size_t>(block), logit);
+            survivals.push_back(survival(r.drafts.confidence, plan.draft_scales));
         }
-        while (r.drafts.num_accepted < r.drafts.num_verified && random_unit(random) < chance) {
-            ++r.drafts.num_accepted;
+        const std::vector<int32_t> counts = allocate_drafts(survivals, d.budget, d.least_survival);
+        int64_t rows = 0;
+        for (size_t i = 0; i < result.chunks.size(); ++i) {
+            ChunkResult& r = result.chunks[i];
+            r.drafts.num_verified = counts[i];
+            while (r.drafts.num_accepted < counts[i] && random_unit(random) < chance) {
+                ++r.drafts.num_accepted;
+            }
+            r.drafts.bonus = true;
+            r.num_rows = 1 + counts[i];
+            r.tokens.resize(static_cast<size_t>(1 + r.drafts.num_accepted));
+            rows += r.num_rows;
+            tokens += static_cast<double>(r.tokens.size());
+            verified += counts[i];
         }
-        r.drafts.bonus = true;
-        r.num_rows = 1 + r.drafts.num_verified;
-        r.tokens.resize(static_cast<size_t>(1 + r.drafts.num_accepted));
-        const double us =
-            1000 * (plain + (c.num_drafts > 0 ? draft : 0) + row * r.drafts.num_verified);
-        result.draft_us = c.num_drafts > 0 ? static_cast<int64_t>(1000 * draft) : 0;
+        const double drafting = block > 0 ? draft_us(block * sequences) : 0;
+        const double us = verify_us(rows) + drafting;
+        result.draft_us = static_cast<int64_t>(drafting);
         result.step_us = static_cast<int64_t>(us);
         planner.observe(plan, result);
-        tokens += static_cast<double>(r.tokens.size());
         time += us;
-        verified += r.drafts.num_verified;
+        block_sum += block;
     }
     SpecStats stats;
     planner.fill(&stats);
-    return {tokens / time * plain * 1000, verified / steps, stats.switched_off};
+    return {tokens / time * verify_us(sequences) / sequences,
+            verified / steps / sequences,
+            block_sum / steps,
+            stats.switched_off};
 }
 
 TEST(SpecPlanner, C074_DraftsThatFailCostLittleAndComeBackWhenTheySucceed) {
@@ -324,6 +355,48 @@ TEST(SpecPlanner, VarlenIsAsFastAsTheBestFixedLength) {
         }
         EXPECT_GE(drive(varlen, chance, 6000, ms).speed_ratio, 0.97 * best) << chance;
     }
+}
+
+/// Where a row is dear and drafting costs by its rows, a short block is all that pays.
+TEST(SpecPlanner, BlocksAreAsLongAsPays) {
+    SpecOptions varlen;
+    varlen.varlen = true;
+    const nlohmann::json ms{
+        {"plain", 1}, {"draft", 0.2}, {"verify_per_extra_row", 0.3}, {"draft_per_row", 0.1}};
+    for (const int sequences : {1, 4, 16}) {
+        for (const double chance : {0.5, 0.8, 0.95}) {
+            double best = 1;
+            int best_length = 0;
+            const auto cost = [&](int m) {
+                return 1 + 0.3 * (sequences * (1 + m) - 1) +
+                       (m > 0 ? 0.2 + 0.1 * m * sequences : 0);
+            };
+            for (int m = 1; m <= 5; ++m) {
+                double tokens = 1, a = 1;
+                for (int k = 0; k < m; ++k) tokens += a *= chance;
+                const double rate = tokens / cost(m) * cost(0);
+                if (rate > best) best = rate, best_length = m;
+            }
+            const Drive d = drive(varlen, chance, 4000, ms, 1, sequences);
+            EXPECT_GE(d.speed_ratio, 0.97 * best) << sequences << " sequences, " << chance;
+            if (best > 1.05) {  // else any length does, none too
+                EXPECT_NEAR(d.mean_block, best_length, 1.1) << sequences << " " << chance;
+            }
+        }
+    }
+}
+
+TEST(SpecSwitch, StepsThatAnotherProcessDelayedDecideNothing) {
+    std::mt19937_64 random(4);
+    SpecSwitch s;
+    for (int64_t step = 0; step < 20000; ++step) {
+        const bool drafts = s.use_drafts(4);
+        // Drafts pay by a fifth; one step in ten takes twelve times as long.
+        const int64_t us = (drafts ? 2000 : 1000) * (random() % 10 == 0 ? 12 : 1);
+        s.observe(4, drafts, drafts ? 9 + static_cast<int64_t>(random() % 2) : 4, us);
+    }
+    EXPECT_TRUE(s.on(4));
+    EXPECT_LE(s.num_switched_off(), 1);
 }
 
 TEST(SpecSwitch, ComesBackWhenDraftsPayAgain) {

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 namespace deepinfer {
 
@@ -25,10 +26,13 @@ class SpecSwitch {
     double rate(int64_t decodes, bool drafts) const;
 
   private:
+    /// The latest steps. A step that took far longer than most (another process had the cores)
+    /// counts as long as most.
     struct Rate {
-        double tokens = 0, us = 0;  ///< fading sums
-        int64_t steps = 0;          ///< since it was last forgotten
-        double value() const { return us > 0 ? tokens / us : 0; }
+        static constexpr size_t kSteps = 16;
+        std::array<std::pair<int64_t, int64_t>, kSteps> seen{};  ///< tokens, microseconds
+        int64_t steps = 0;                                       ///< since it was last forgotten
+        double value() const;
     };
     struct Bucket {
         bool on = true;

@@ -62,16 +62,16 @@ double StepCosts::verify_us(int64_t rows, int64_t context) const {
     return verify_[bucket(context)].at(rows);
 }
 
-double StepCosts::draft_us(int64_t sequences) const {
-    return draft_.at(sequences);
+double StepCosts::draft_us(int64_t rows) const {
+    return draft_.at(rows);
 }
 
 void StepCosts::correct_verify(int64_t rows, int64_t context, double us) {
     verify_[bucket(context)].correct(rows, us);
 }
 
-void StepCosts::correct_draft(int64_t sequences, double us) {
-    draft_.correct(sequences, us);
+void StepCosts::correct_draft(int64_t rows, double us) {
+    draft_.correct(rows, us);
 }
 
 std::vector<int64_t> StepCosts::sizes(int64_t most) {

@@ -36,9 +36,10 @@ class StepCosts {
     /// `context`: the longest sequence of the step. Attention makes the same rows dearer behind 4k,
     /// 32k and 128k tokens, so those have curves of their own (copies until measured).
     double verify_us(int64_t rows, int64_t context) const;
-    double draft_us(int64_t sequences) const;
+    /// Drafting a block of `rows` / sequences tokens for each sequence.
+    double draft_us(int64_t rows) const;
     void correct_verify(int64_t rows, int64_t context, double us);
-    void correct_draft(int64_t sequences, double us);
+    void correct_draft(int64_t rows, double us);
 
     /// Sizes worth measuring up to `most`.
     static std::vector<int64_t> sizes(int64_t most);

@@ -74,16 +74,22 @@ void measure_step_costs(DeepseekV41& model,
                                       model.forward(make_batch(rows, cache, limits), cache);
                                       device.stream().synchronize();
                                   });
-    const Points draft = measure(
-        StepCosts::sizes(limits.max_draft_seqs), clock, now + kTimeUs, [&](int64_t sequences) {
-            DraftBatch batch;
-            for (int64_t i = 0; i < sequences; ++i) {
-                batch.seqs.push_back({static_cast<int32_t>(i), 1, 0, 0});
-            }
-            batch.block_size = limits.ring_extra / 2 - 1;
-            model.draft(batch, cache);
-            device.stream().synchronize();
-        });
+    // Shorter blocks of one sequence, then whole blocks of several.
+    const int64_t nextn = limits.ring_extra / 2 - 1;
+    std::vector<int64_t> drafted;
+    for (int64_t rows = 1; rows < nextn; ++rows) drafted.push_back(rows);
+    for (const int64_t sequences : StepCosts::sizes(limits.max_draft_seqs)) {
+        drafted.push_back(sequences * nextn);
+    }
+    const Points draft = measure(drafted, clock, now + kTimeUs, [&](int64_t rows) {
+        DraftBatch batch;
+        batch.block_size = static_cast<int>(std::min(rows, nextn));
+        for (int64_t i = 0; i * nextn < rows; ++i) {
+            batch.seqs.push_back({static_cast<int32_t>(i), 1, 0, 0});
+        }
+        model.draft(batch, cache);
+        device.stream().synchronize();
+    });
     for (const CacheView::Layer& layer : cache.layers) {
         for (const Tensor* t : {&layer.window_ring, &layer.kv_pool, &layer.key_pool, &layer.tail}) {
             if (*t) device.fill_zero(device.stream(), t->data, static_cast<size_t>(t->bytes()));

@@ -121,6 +121,7 @@ struct StepPlan {
     /// Drafts verified in this step at most: those that likeliest survive (draft_budget.h), by the
     /// confidences that only the executor knows. kAllDrafts: what the chunks say.
     int64_t draft_budget = kAllDrafts;
+    int32_t draft_block = 0;               ///< tokens drafted per sequence at most; 0 = nextn
     float least_survival = 0;              ///< drafts that survive with less are not verified
     std::vector<DraftScale> draft_scales;  ///< [nextn] calibration of the confidences
 

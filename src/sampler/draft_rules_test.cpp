@@ -14,6 +14,15 @@
 namespace deepinfer {
 namespace {
 
+// The long variant gives every rule its million rounds under every setting; the quick one the
+// widest support alone, and the others enough to notice a bug.
+#ifdef DEEPINFER_FULL_LAWS
+#define SUITE DraftRulesFull
+constexpr bool kFull = true;
+#else
+#define SUITE DraftRules
+constexpr bool kFull = false;
+#endif
 constexpr int kV = 5, kTokens = 3, kRounds = 1'000'000;
 
 /// The chi-square value that chance exceeds once in a million (Wilson and Hilferty's cube).
@@ -166,7 +175,7 @@ Outcome run(const SamplingParams& params, Rule rule, int gamma, int rounds) {
     return o;
 }
 
-TEST(DraftRules, JointDistributionIsTheTargets) {
+TEST(SUITE, JointDistributionIsTheTargets) {
     for (const double temperature : {0.7, 1.0}) {
         for (const double top_p : {0.5, 1.0}) {
             SamplingParams params;
@@ -174,8 +183,7 @@ TEST(DraftRules, JointDistributionIsTheTargets) {
             params.top_p = top_p;
             for (const Rule rule :
                  {Rule::kRejection, Rule::kArgmax, Rule::kBlock, Rule::kCoupled}) {
-                // The widest support gets the million, the others enough to notice a bug.
-                const bool most = temperature == 1.0 && top_p == 1.0;
+                const bool most = kFull || (temperature == 1.0 && top_p == 1.0);
                 const Outcome o = run(params, rule, 2, most ? kRounds : kRounds / 10);
                 EXPECT_LT(o.chi_square, chi_square_bound(o.df))
                     << "rule " << static_cast<int>(rule) << ", temperature " << temperature
@@ -185,7 +193,7 @@ TEST(DraftRules, JointDistributionIsTheTargets) {
     }
 }
 
-TEST(DraftRules, GreedyRoundsGiveTheArgmaxChain) {
+TEST(SUITE, GreedyRoundsGiveTheArgmaxChain) {
     SamplingParams params;
     params.temperature = 0;
     Chain c(params);
@@ -200,7 +208,7 @@ TEST(DraftRules, GreedyRoundsGiveTheArgmaxChain) {
     }
 }
 
-TEST(DraftRules, BlockAcceptsAtLeastAsMuchAsRejection) {
+TEST(SUITE, BlockAcceptsAtLeastAsMuchAsRejection) {
     for (const double temperature : {0.7, 1.0}) {
         SamplingParams params;
         params.temperature = temperature;
@@ -216,7 +224,7 @@ TEST(DraftRules, BlockAcceptsAtLeastAsMuchAsRejection) {
     }
 }
 
-TEST(DraftRules, NothingAllowedEndsTheRound) {
+TEST(SUITE, NothingAllowedEndsTheRound) {
     const std::vector<int32_t> drafts{1, 2};
     const std::vector<Distribution> q(2, Distribution{{1, 2}, {0.5, 0.5}});
     const Distribution one = Distribution::point(1), none;
@@ -233,7 +241,7 @@ TEST(DraftRules, NothingAllowedEndsTheRound) {
     }
 }
 
-TEST(DraftRules, C071_OneDistributionWithAndWithoutDrafts) {
+TEST(SUITE, C071_OneDistributionWithAndWithoutDrafts) {
     const nlohmann::json field = testing::load_case("speculation.json", "C-071");
     const nlohmann::json setup = field["setup"];
     const std::vector<float> target = setup["target_logits"];

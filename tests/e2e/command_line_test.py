@@ -101,6 +101,25 @@ class Refusals(unittest.TestCase):
         for flag, value in (("--nextn", "6"), ("--ep", "2")):
             self.refused(2, "generate", flag, value, "Hello", says=(flag.removeprefix("--").split("-")[0],))
 
+    def test_switches_of_speculation_are_refused_alike_as_flag_and_variable(self):
+        for flag, variable, wrong, said in (
+            ("--nextn", "DEEPINFER_USE_NEXTN_DECODE", "6", ("6", "5", "dspark_block_size")),
+            ("--nextn", "DEEPINFER_USE_NEXTN_DECODE", "-1", ("-1", "5")),
+            ("--nextn", "DEEPINFER_USE_NEXTN_DECODE", "five", ("five",)),
+            ("--varlen", "DEEPINFER_ENABLE_MTP_VARLEN", "2", ("2",)),
+            ("--spec-sampling", "DEEPINFER_SPEC_SAMPLING", "sampled", ("sampled", "coupled")),
+            ("--spec-sampling", "DEEPINFER_SPEC_SAMPLING", "block", ("block", "DEEPINFER_BATCH_INVARIANT")),
+            ("--truncation", "DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE", "some", ("some", "compact")),
+            ("--keep-tokens", "DEEPINFER_YOCO_PREFILL_KEEP_TOKENS", "139", ("139",)),
+        ):
+            with self.subTest(flag=flag, wrong=wrong):
+                self.refused(2, "generate", flag, wrong, "Hello", says=said)
+                self.refused(2, "generate", "Hello", says=said, env={variable: wrong})
+        # Too few for the window and the rows that may be taken back: the rule is said.
+        self.refused(2, "generate", "--truncation", "compact", "--keep-tokens", "139", "Hello", says=("139", "140", "128"))
+        self.refused(2, "generate", "Hello", says=("139", "140", "128"),
+                     env={"DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE": "compact", "DEEPINFER_YOCO_PREFILL_KEEP_TOKENS": "139"})
+
     def test_constraints_that_cannot_be_enforced_are_refused(self):
         self.refused(2, "generate", "--regex", "(?=a)b", "Hello", says=("regular expression", "look-around"))
 

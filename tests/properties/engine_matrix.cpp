@@ -9,7 +9,8 @@ std::string MatrixCase::name() const {
            std::to_string(threads) + (async ? ", async" : ", plain") + (caching ? ", cached" : "") +
            ", preempt " + std::to_string(preempt) + (kv_cache_bytes > 0 ? ", small pool" : "") +
            (repeat ? ", second run" : "") + ", nextn " + std::to_string(nextn) +
-           (varlen ? ", varlen " + spec_budget : "");
+           (varlen ? ", varlen " + spec_budget : "") +
+           (truncation.empty() ? "" : ", truncation " + truncation);
 }
 
 std::vector<Request> matrix_requests(int64_t vocab,
@@ -57,6 +58,7 @@ MatrixResult run_matrix_case(const std::string& checkpoint,
     config.varlen = c.varlen;
     config.spec_budget = c.spec_budget;
     config.truncation = c.truncation;
+    config.replay = c.replay;
     if (c.kv_cache_bytes > 0) {
         config.kv_cache_bytes = c.kv_cache_bytes;
         config.max_model_len = 0;

@@ -21,6 +21,7 @@ struct MatrixCase {
     bool varlen = false;
     std::string spec_budget = "model";
     std::string truncation;
+    std::string replay;         ///< "" = the default
     bool repeat = false;        ///< run the set twice: the second time prefixes are cached
     std::vector<size_t> again;  ///< requests of the set to run once more behind it
 

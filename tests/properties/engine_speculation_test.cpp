@@ -130,6 +130,18 @@ TEST(EngineSpeculation, AnyNumberOfRightDraftsAtAnyPosition) {
             EXPECT_LE(s.decode_tokens * 5, slowest);
         }
     }
+    // j right drafts where the round begins at an even (odd) position, some or none elsewhere:
+    // every residue of a group of two rows is left by every number of accepted and rejected ones.
+    for (const size_t parity : {0u, 1u}) {
+        for (int j = 0; j <= 5; ++j) {
+            const auto count = [parity, j](const SlotState& s) {
+                return s.tokens.size() % 2 == parity ? j : (j + 3) % 6;
+            };
+            expect_plain(5,
+                         right_then_wrong(oracle, count, kVocab),
+                         std::to_string(j) + " right drafts, parity " + std::to_string(parity));
+        }
+    }
     const auto mixed = [](const SlotState& s) {
         return static_cast<int>((s.tokens.size() * 7 + s.request * 3) % 6);
     };

@@ -503,6 +503,29 @@ class Refusals(WithEngine):
         with mock.patch.dict(os.environ, {"DEEPINFER_TREADS": "2"}), self.assertWarnsRegex(UserWarning, "DEEPINFER_TREADS"):
             LLM(max_model_len=256).close()
 
+    def test_switches_of_speculation_are_fields_and_variables(self):
+        for field, variable, value, text in (
+            ("nextn", "DEEPINFER_USE_NEXTN_DECODE", 2, "2"),
+            ("varlen", "DEEPINFER_ENABLE_MTP_VARLEN", True, "1"),
+            ("spec_sampling", "DEEPINFER_SPEC_SAMPLING", "coupled", "coupled"),
+            ("truncation", "DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE", "compact", "compact"),
+        ):
+            with self.subTest(field=field), LLM(max_model_len=256, **{field: value}) as by_field, \
+                    mock.patch.dict(os.environ, {variable: text}), LLM(max_model_len=256) as by_variable:
+                self.assertEqual(by_field.config[field], value)
+                self.assertEqual(by_variable.config[field], value)
+        for field, variable, wrong, said in (
+            ("nextn", "DEEPINFER_USE_NEXTN_DECODE", 6, "6.*5"),
+            ("spec_sampling", "DEEPINFER_SPEC_SAMPLING", "sampled", "sampled.*coupled"),
+            ("truncation", "DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE", "some", "some.*compact"),
+            ("keep_tokens", "DEEPINFER_YOCO_PREFILL_KEEP_TOKENS", 139, "139"),
+        ):
+            with self.subTest(field=field, wrong=wrong):
+                with self.assertRaisesRegex(ValueError, said):
+                    LLM(**{field: wrong})
+                with mock.patch.dict(os.environ, {variable: str(wrong)}), self.assertRaisesRegex(ValueError, said):
+                    LLM()
+
     def test_a_closed_engine_says_so(self):
         llm = LLM(max_model_len=256)
         stream = llm.stream(STORY, SamplingParams(max_tokens=200, ignore_eos=True))

@@ -38,7 +38,8 @@ void Scheduler::plan_decodes(StepPlan& plan, Budget& budget) {
         Sequence* seq = ready[static_cast<size_t>(i)];
         if (seq->state != SequenceState::kRunning) continue;  // preempted for one before it
         const int64_t share = shared ? spare : spare / (decodes - i);
-        const int64_t drafts = std::min(useful_drafts(*seq), share);
+        int64_t drafts = std::min(useful_drafts(*seq), share);
+        if (plan.draft_block > 0) drafts = std::min<int64_t>(drafts, plan.draft_block);
         if (!make_room(*seq, most_end(*seq, 1, drafts), plan)) continue;
         add_chunk(*seq, 1, plan, budget, static_cast<int>(drafts));
         if (!shared) spare -= drafts;
@@ -70,6 +71,7 @@ int64_t Scheduler::plan_drafts(const std::vector<Sequence*>& ready,
     SpecPlanner::Decision d = config_.spec->decide(plan.step, asked, beside, spare, context);
     plan.draft_scales = std::move(d.scales);
     plan.least_survival = d.least_survival;
+    plan.draft_block = d.block;
     if (d.budget == kAllDrafts) return spare;
     plan.draft_budget = std::min(d.budget, spare);
     return plan.draft_budget;
