@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tree=build/_deps new=build/_deps.new.$$
-want=$(cat deps/sources.txt deps/build-requirements.txt deps/fetch.sh | sha256sum)
+want=$(cat deps/sources.txt deps/build-requirements.txt deps/xgrammar.patch deps/fetch.sh | sha256sum)
 [ "$(cat $tree/stamp 2>/dev/null)" = "$want" ] && exit 0
 echo "deps/fetch.sh: fetching $(sed -n 's/ .*//;/^[a-z]/p' deps/sources.txt | tr '\n' ' ')from PyPI"
 trap 'rm -rf "$new"' EXIT
@@ -23,6 +23,8 @@ rm -rf "$new/venv" "$new/files" "$new"/xgrammar/{assets,docs,examples,python,sit
 parser=$new/xgrammar/cpp/earley_parser.cc
 sed -i -E 's/static_cast<uint8_t>\((sub_sequence\[i( \+ 1)?\])\)/\1/' "$parser"
 [ "$(grep -cE '^ *(if \()?sub_sequence\[i\] <= ch|ch <= sub_sequence\[i \+ 1\]' "$parser")" = 4 ] || { echo "deps/fetch.sh: $parser is not the expected one" >&2; exit 1; }
+# Ours on top: masks of wide states come from an automaton instead of the parser, the same bits much sooner.
+patch --quiet --no-backup-if-mismatch --fuzz=0 -p1 -d "$new/xgrammar" < deps/xgrammar.patch
 echo "$want" > "$new/stamp"
 rm -rf "$tree"
 mv "$new" "$tree"

@@ -150,7 +150,7 @@ FinishReason Delivery::on_token(const Sequence& seq,
     if (open.sampling->logprobs) o.logprobs.push_back(sampled.logprobs);
     open.constraint_notes.clear();  // told once
     if (seq.spec.index == 0) o.prompt_logprobs = std::exchange(open.prompt_logprobs, {});
-    const TokenConstraint* form = seq.spec.constraint.get();
+    TokenConstraint* form = open.sampling->stop.empty() ? nullptr : seq.spec.constraint.get();
     o.text = part.stream->push(token, &reason, form == nullptr || form->complete());
     o.finish_reason = reason;
     o.stop_text = part.stream->stop_text();

@@ -23,7 +23,8 @@ Scheduler::Scheduler(SchedulerConfig config, BlockSpace& blocks, const Clock& cl
       blocks_(blocks),
       clock_(clock),
       queue_(config_.age_us),
-      encoder_(config_.encoder) {
+      encoder_(config_.encoder),
+      mask_filler_(config_.masks) {
     DI_CHECK_GE(config_.max_logit_rows, config_.max_num_seqs);
     DI_CHECK_GE(config_.max_model_len, 1);
     DI_CHECK_LE(config_.max_model_len, blocks_.total_blocks() * blocks_.block_tokens());
@@ -103,6 +104,7 @@ std::shared_ptr<const StepPlan> Scheduler::plan_step() {
     auto plan = std::make_shared<StepPlan>();
     plan->step = next_step_;
     Budget budget{config_.max_num_batched_tokens, config_.max_logit_rows};
+    take_back_late();
     plan_saves(*plan);
     if (config_.force_preempt) preempt_forced(*plan);
     plan_encodes(*plan);
@@ -156,6 +158,7 @@ int64_t Scheduler::chunk_rows(const Sequence& seq, const Budget& budget) const {
 
 int64_t Scheduler::useful_drafts(const Sequence& seq) const {
     if (config_.nextn == 0 || seq.scheduled < seq.prompt_len) return 0;
+    if (seq.masks != nullptr && !seq.masks->rows.empty()) return 0;  // they are for no drafts
     return std::clamp<int64_t>(seq.max_total - seq.total() - 1, 0, config_.nextn);
 }
 
@@ -261,9 +264,15 @@ void Scheduler::free_slot(Sequence& seq) {
 
 void Scheduler::end(Sequence& seq) {
     switch (seq.state) {
-        case SequenceState::kWaiting:
-            queue_.remove(&seq);
+        case SequenceState::kWaiting: {
+            const auto late = std::find(late_.begin(), late_.end(), &seq);
+            if (late != late_.end()) {
+                late_.erase(late);
+            } else {
+                queue_.remove(&seq);
+            }
             break;
+        }
         case SequenceState::kSibling: {
             std::vector<Sequence*>& list = seq.leader->siblings;
             list.erase(std::find(list.begin(), list.end(), &seq));
@@ -324,7 +333,7 @@ FinishReason Scheduler::append_tokens(Sequence& seq,
             tenants_.charge(seq.spec.tenant, TenantCounters::kOutputWeight);
         }
         // The mask allowed it, so it is accepted.
-        if (seq.spec.constraint) DI_CHECK(seq.spec.constraint->accept(t.id));
+        if (seq.spec.constraint) seq.spec.constraint->commit(t.id);
         ++stats_.output_tokens;
         blocks_.commit(seq.blocks, seq.tokens, std::max(seq.computed, seq.write_from));
         if (i == 0 && is_prompt_chunk(c, seq)) sink.on_prefill(seq, r);
@@ -389,25 +398,36 @@ void Scheduler::finish_step(const StepResult& result, ScheduleSink& sink) {
 
 std::vector<RowMask> Scheduler::fill_masks(const StepPlan& plan,
                                            const std::vector<ChunkDrafts>& drafts) {
-    std::vector<RowMask> masks;
+    std::vector<Sequence*> owners;
+    std::vector<std::shared_ptr<MaskJob>> jobs;
     for (const ChunkPlan& c : plan.chunks) {
-        if (!c.constrained) continue;
-        const Sequence* seq = owner(c.slot, c.epoch);
+        Sequence* seq = c.constrained ? owner(c.slot, c.epoch) : nullptr;
         if (seq == nullptr) continue;
-        TokenConstraint& form = *seq->spec.constraint;
-        RowMask mask{c.slot, c.epoch, {}};
-        mask.rows.push_back(form.mask());
-        int accepted = 0;
-        for (const ChunkDrafts& d : drafts) {
-            if (d.slot != c.slot || d.epoch != c.epoch) continue;
-            for (const int32_t token : d.tokens) {
-                if (!form.accept(token)) break;  // dead: it and all behind it
-                ++accepted;
-                mask.rows.push_back(form.mask());
+        // A row that was late comes with the masks it waited for; nothing was committed since.
+        if (seq->masks == nullptr || seq->masks->rows.empty()) {
+            const bool slow = seq->masks != nullptr && seq->masks->slow;
+            seq->masks = std::make_shared<MaskJob>();
+            seq->masks->form = seq->spec.constraint;
+            seq->masks->slow = slow;
+            for (const ChunkDrafts& d : drafts) {
+                if (d.slot == c.slot && d.epoch == c.epoch) seq->masks->drafts = d.tokens;
             }
+            jobs.push_back(seq->masks);
+        } else {
+            DI_CHECK_EQ(c.num_drafts,
+                        0);  // it was preempted, and this samples its last known token
         }
-        form.rollback(accepted);
-        masks.push_back(std::move(mask));
+        owners.push_back(seq);
+    }
+    mask_filler_.fill(jobs);
+    std::vector<RowMask> masks;
+    for (Sequence* seq : owners) {
+        if (mask_filler_.done(*seq->masks)) {
+            masks.push_back({seq->slot, seq->epoch, std::move(seq->masks->rows)});
+            seq->masks->rows.clear();
+        } else {
+            postpone(*seq);
+        }
     }
     return masks;
 }
@@ -436,7 +456,7 @@ void Scheduler::check_invariants() const {
     }
     DI_CHECK_EQ(static_cast<int64_t>(slots.size()), config_.max_num_seqs);
     DI_CHECK_EQ(siblings, num_siblings_);
-    DI_CHECK_EQ(waiting, queue_.size());
+    DI_CHECK_EQ(waiting, queue_.size() + static_cast<int64_t>(late_.size()));
     blocks_.check();
     // At rest everything has been given back.
     if (running_.empty()) DI_CHECK_EQ(blocks_.free_blocks(), blocks_.total_blocks());

@@ -25,6 +25,7 @@
 #include "engine/clock.h"
 #include "engine/encoder_planner.h"
 #include "engine/fairness.h"
+#include "engine/mask_filler.h"
 #include "engine/sequence.h"
 #include "engine/spec_planner.h"
 #include "engine/step_plan.h"
@@ -54,6 +55,7 @@ struct SchedulerConfig {
     SpecPlanner* spec =
         nullptr;  ///< how many each step; null: always nextn. Outlives the scheduler
     EncoderPlanner::Options encoder;
+    MaskBudget masks;
     /// Tests: sequences that decode and for which this says true are preempted before the step is
     /// planned.
     std::function<bool(uint64_t step, const Sequence&)> force_preempt;
@@ -63,6 +65,7 @@ struct SchedulerConfig {
 struct SchedulerStats {
     int64_t steps = 0, prefill_tokens = 0, decode_tokens = 0, output_tokens = 0, zombie_tokens = 0;
     int64_t prefix_query_tokens = 0, prefix_hit_tokens = 0, replayed_tokens = 0, preemptions = 0;
+    int64_t late_masks = 0;      ///< rows postponed since their mask was not ready
     int64_t draft_rows = 0;      ///< rows of drafts computed
     int64_t encoded_images = 0;  ///< pictures that went through the tower
     int64_t skipped_rows = 0, uncut_prompts = 0;
@@ -115,12 +118,15 @@ class Scheduler {
     /// Results of the oldest planned, unfinished, not empty step.
     void finish_step(const StepResult& result, ScheduleSink& sink);
     /// Masks for the constrained rows of the newest plan, once the step before it is finished.
-    /// `drafts`: what that plan verifies for them (StepExecutor::drafts).
+    /// `drafts`: what that plan verifies for them (StepExecutor::drafts). A row whose mask is late
+    /// gets none: its sequence is preempted and comes back when the mask is there.
     std::vector<RowMask> fill_masks(const StepPlan& plan, const std::vector<ChunkDrafts>& drafts);
 
     bool has_unfinished() const { return !sequences_.empty(); }
     int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
-    int64_t num_waiting() const { return queue_.size() + num_siblings_; }
+    int64_t num_waiting() const {
+        return queue_.size() + static_cast<int64_t>(late_.size()) + num_siblings_;
+    }
     int64_t steps_in_flight() const { return static_cast<int64_t>(in_flight_.size()); }
     const SchedulerStats& stats() const { return stats_; }
     const SchedulerConfig& config() const { return config_; }
@@ -149,6 +155,9 @@ class Scheduler {
     bool make_room(Sequence& seq, int64_t num_tokens, StepPlan& plan);
     void preempt(Sequence& seq, StepPlan& plan);
     void preempt_forced(StepPlan& plan);
+    void postpone(Sequence& seq);
+    void take_back_late();
+    void give_up_slot(Sequence& seq);
 
     /// ChunkPlan::truncate_at for a run of the tokens that seq has now.
     int64_t truncation_point(const Sequence& seq) const;
@@ -202,6 +211,7 @@ class Scheduler {
     TenantCounters tenants_;
     EncoderPlanner encoder_;
     std::unordered_map<uint64_t, std::vector<std::unique_ptr<Sequence>>> sequences_;
+    std::vector<Sequence*> late_;        ///< wait for their masks alone, without slot and blocks
     std::vector<Sequence*> running_;     ///< by (priority, arrival, index)
     std::vector<Sequence*> slot_owner_;  ///< [max_num_seqs]
     std::vector<uint32_t> slot_epoch_;   ///< [max_num_seqs]
@@ -213,6 +223,7 @@ class Scheduler {
     double reserve_ratio_ = 0.7;  ///< share of the expected output that admission reserves
     double mean_output_ = 256;    ///< moving mean of finished outputs
     SchedulerStats stats_;
+    MaskFiller mask_filler_;
 };
 
 }  // namespace deepinfer

@@ -8,6 +8,7 @@
 
 #include "deepinfer/request.h"
 #include "engine/block_space.h"
+#include "engine/mask_filler.h"
 #include "engine/sequence_images.h"
 #include "sampler/token_constraint.h"
 
@@ -71,6 +72,9 @@ struct Sequence {
     uint64_t last_step = 0;          ///< when a row of it was last planned
     bool waited_for_prefix = false;  ///< once per sequence
     int64_t charged = 0;             ///< positions already charged to the tenant
+
+    /// Of its newest constrained row; with rows only while it waits for them.
+    std::shared_ptr<MaskJob> masks;
 
     std::vector<Sequence*> siblings;  ///< of sub-sequence 0: those that wait for its prompt
     Sequence* leader = nullptr;       ///< of a waiting sibling

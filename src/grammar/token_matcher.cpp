@@ -28,7 +28,14 @@ TokenMatcher::TokenMatcher(std::shared_ptr<const CompiledGrammar> grammar, bool 
 
 TokenMatcher::~TokenMatcher() = default;
 
+void TokenMatcher::settle() {
+    if (pending_.empty()) return;
+    for (const int32_t token : pending_) DI_CHECK(take(token));
+    pending_.clear();
+}
+
 std::vector<uint32_t> TokenMatcher::mask() {
+    settle();
     const Vocabulary& v = grammar_->vocabulary();
     if (!in_grammar()) {
         std::vector<uint32_t> free = v.defined_mask();
@@ -45,6 +52,11 @@ std::vector<uint32_t> TokenMatcher::mask() {
 }
 
 bool TokenMatcher::accept(int32_t token) {
+    settle();
+    return take(token);
+}
+
+bool TokenMatcher::take(int32_t token) {
     const Vocabulary& v = grammar_->vocabulary();
     if (in_grammar()) {
         if (!matcher_.accept(token)) {
@@ -60,6 +72,7 @@ bool TokenMatcher::accept(int32_t token) {
 }
 
 void TokenMatcher::rollback(int count) {
+    settle();
     DI_CHECK(count >= 0 && count <= num_tokens_);
     const int64_t left = num_tokens_ - count;
     if (in_grammar()) {
@@ -70,7 +83,8 @@ void TokenMatcher::rollback(int count) {
     num_tokens_ = left;
 }
 
-bool TokenMatcher::complete() const {
+bool TokenMatcher::complete() {
+    settle();
     return in_grammar() && matcher_.complete();
 }
 

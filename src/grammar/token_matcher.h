@@ -24,15 +24,20 @@ class TokenMatcher final : public TokenConstraint {
 
     std::vector<uint32_t> mask() override;
     bool accept(int32_t token) override;
+    void commit(int32_t token) override { pending_.push_back(token); }
     void rollback(int count) override;
-    bool complete() const override;
+    bool complete() override;
 
   private:
+    bool take(int32_t token);
+    /// Accepts what was committed. First of all in every call.
+    void settle();
     bool in_grammar() const { return begin_.has_value(); }
 
     std::shared_ptr<const CompiledGrammar> grammar_;
     Matcher matcher_;
     int64_t num_tokens_ = 0;
+    std::vector<int32_t> pending_;  ///< committed, not yet accepted
     std::optional<int64_t> begin_;  ///< tokens before the grammar's first; unset in free text
 };
 

@@ -2,11 +2,13 @@
 //
 // One object serves one sub-sequence. Verification of drafts uses it like this: mask() for the
 // first row; for each draft accept() it and take the next row's mask(); rollback() all of them;
-// after the step accept() what was committed.
+// after the step commit() what stands.
 #pragma once
 
 #include <cstdint>
 #include <vector>
+
+#include "base/check.h"
 
 namespace deepinfer {
 
@@ -20,11 +22,14 @@ class TokenConstraint {
     /// Takes `token` as the next one. False, with the state unchanged: the form does not allow it
     /// (a draft that is wrong by form; a committed token never is).
     virtual bool accept(int32_t token) = 0;
+    /// Takes a token that the last mask allowed and that stands. The work may be left for later:
+    /// whoever asks next pays for it.
+    virtual void commit(int32_t token) { DI_CHECK(accept(token)); }
     /// Undoes the last `count` successful accept() calls, count >= 0. Reaches back at least
     /// kMaxRollback tokens.
     virtual void rollback(int count) = 0;
     /// Whether the output may end after the accepted tokens. A stop string counts only then.
-    virtual bool complete() const { return true; }
+    virtual bool complete() { return true; }
 
     static constexpr int kMaxRollback = 64;
 };

@@ -6,7 +6,7 @@
 // n}. After kSoftEnd tokens the draw prefers the end token, then closing tokens, so that outputs
 // end. A fault is a token that the mask allowed and the matcher then refused, or a mask without any
 // token before the end.
-#include <algorithm>
+#include <bit>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -22,11 +22,33 @@ namespace {
 constexpr int kSoftEnd = 48;
 constexpr int kHardEnd = 3000;
 
+bool has(const std::vector<uint32_t>& mask, int32_t id) {
+    return (mask[static_cast<size_t>(id) / 32] >> (id % 32) & 1) != 0;
+}
+
 struct Sampler {
     const Tokenizer& tokenizer;
     std::shared_ptr<const Vocabulary> vocabulary;
     std::mt19937_64 random;
-    std::vector<bool> closing{};
+    std::vector<int32_t> closing{};  ///< tokens that tend to end things
+
+    /// One of the mask's tokens, each as likely as the others; −1: there is none.
+    int32_t any_of(const std::vector<uint32_t>& mask) {
+        size_t count = 0;
+        for (const uint32_t word : mask) count += static_cast<size_t>(std::popcount(word));
+        if (count == 0) return -1;
+        size_t k = random() % count;
+        for (size_t i = 0;; ++i) {
+            const auto here = static_cast<size_t>(std::popcount(mask[i]));
+            if (k >= here) {
+                k -= here;
+                continue;
+            }
+            uint32_t word = mask[i];
+            for (; k > 0; --k) word &= word - 1;
+            return static_cast<int32_t>(i * 32) + std::countr_zero(word);
+        }
+    }
 
     /// True when it ended by the end token.
     bool draw(const std::shared_ptr<const CompiledGrammar>& grammar,
@@ -35,22 +57,19 @@ struct Sampler {
         TokenMatcher matcher(grammar, false);
         for (int step = 0; step < kHardEnd; ++step) {
             const std::vector<uint32_t> mask = matcher.mask();
-            std::vector<int32_t> allowed, closers;
-            for (int32_t v = 0; v < vocabulary->width(); ++v) {
-                if ((mask[static_cast<size_t>(v) / 32] >> (v % 32) & 1) == 0) continue;
-                allowed.push_back(v);
-                if (closing[static_cast<size_t>(v)]) closers.push_back(v);
-            }
-            if (allowed.empty()) {
+            int32_t token = any_of(mask);
+            if (token < 0) {
                 ++*faults;
                 return false;
             }
-            const bool may_end =
-                std::find(allowed.begin(), allowed.end(), vocabulary->eos()) != allowed.end();
-            if (step > kSoftEnd && may_end) return true;
-            const std::vector<int32_t>& from =
-                step > kSoftEnd && !closers.empty() ? closers : allowed;
-            const int32_t token = from[random() % from.size()];
+            if (step > kSoftEnd) {
+                if (has(mask, vocabulary->eos())) return true;
+                std::vector<int32_t> closers;
+                for (const int32_t v : closing) {
+                    if (has(mask, v)) closers.push_back(v);
+                }
+                if (!closers.empty()) token = closers[random() % closers.size()];
+            }
             if (token == vocabulary->eos()) return true;
             if (!matcher.accept(token)) {
                 ++*faults;
@@ -72,8 +91,8 @@ int run(const std::string& dir, int num_outputs, uint64_t seed) {
     Sampler sampler{t, Vocabulary::of(t, t.vocab_size(), t.eos_id()), std::mt19937_64(seed)};
     for (int32_t v = 0; v < t.vocab_size(); ++v) {
         const std::string_view b = t.token_bytes(v);
-        sampler.closing.push_back(b == "\"" || b == "}" || b == "]" || b == "\"}" || b == "0" ||
-                                  b == "a");
+        if (b == "\"" || b == "}" || b == "]" || b == "\"}" || b == "0" || b == "a")
+            sampler.closing.push_back(v);
     }
     std::string line;
     while (std::getline(std::cin, line)) {

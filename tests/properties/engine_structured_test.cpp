@@ -2,6 +2,7 @@
 // steps, drafts of any length and wrongness, reasoning first. The answer is that of the request
 // alone, bit for bit, and it keeps to its form.
 #include <gtest/gtest.h>
+#include <time.h>
 
 #include <set>
 
@@ -140,6 +141,90 @@ TEST(EngineStructured, LoopBatchPreemptionAndChunksDoNotMatter) {
             EXPECT_GT(r.stats.preemptions, 0);
         }
     }
+}
+
+/// A form whose masks take long, as those of ambiguous grammars do.
+class SlowForm final : public TokenConstraint {
+  public:
+    SlowForm(std::shared_ptr<TokenConstraint> form, int64_t burn_us)
+        : form_(std::move(form)), burn_us_(burn_us) {}
+    std::vector<uint32_t> mask() override {
+        timespec t{};
+        const auto now = [&] {
+            clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+            return t.tv_sec * 1'000'000 + t.tv_nsec / 1000;
+        };
+        const int64_t end = now() + burn_us_;
+        while (now() < end) {
+        }
+        return form_->mask();
+    }
+    bool accept(int32_t token) override { return form_->accept(token); }
+    void rollback(int count) override { form_->rollback(count); }
+    bool complete() override { return form_->complete(); }
+
+  private:
+    std::shared_ptr<TokenConstraint> form_;
+    int64_t burn_us_;
+};
+
+TEST(EngineStructured, ALateRowWaitsAlone) {
+    constexpr int64_t kLate = 12'000;  // above MaskBudget::late_us
+    for (const int nextn : {0, 3}) {
+        for (const bool async : {false, true}) {
+            EngineConfig config = lab_config("nano");
+            config.nextn = nextn;
+            config.async_scheduling = async;
+            EngineLab lab(config);
+            const Tokenizer& t = *lab.parts().tokenizer;
+            grammar::ConstraintCompiler compiler(grammar::Vocabulary::of(
+                t, lab.parts().info.vocab_size, lab.parts().info.eos_token_id));
+            const std::vector<Asked> all = asked(t, lab.parts().info.vocab_size);
+            constexpr size_t kSlow = 1, kNum = 4;  // the schema is the slow one
+            std::vector<uint64_t> numbers;
+            for (size_t i = 0; i < kNum; ++i) {
+                const auto compiled = compiler.get(all[i].request.sampling.so_args);
+                ASSERT_TRUE(compiled.ok());
+                std::shared_ptr<TokenConstraint> form =
+                    std::make_shared<grammar::TokenMatcher>(compiled->grammar, all[i].reasoning);
+                if (i == kSlow) form = std::make_shared<SlowForm>(std::move(form), kLate);
+                numbers.push_back(lab.submit(all[i].request, std::move(form)).value());
+            }
+            const auto others_done = [&] {
+                for (size_t i = 0; i < kNum; ++i)
+                    if (i != kSlow && !lab.finished(numbers[i])) return false;
+                return true;
+            };
+            while (!others_done()) lab.step();
+            const int64_t late_then = lab.scheduler().stats().late_masks;
+            EXPECT_FALSE(lab.finished(numbers[kSlow])) << "the others waited for it";
+            lab.run_until_idle();
+            EXPECT_GT(late_then, 0);
+            EXPECT_GT(lab.scheduler().stats().late_masks, late_then);
+            for (size_t i = 0; i < kNum; ++i)
+                EXPECT_EQ(digest(lab.completion(numbers[i])), plain().digests[i]) << i;
+        }
+    }
+}
+
+TEST(EngineStructured, ALateRowCanBeAborted) {
+    EngineLab lab(lab_config("nano"));
+    const Tokenizer& t = *lab.parts().tokenizer;
+    grammar::ConstraintCompiler compiler(
+        grammar::Vocabulary::of(t, lab.parts().info.vocab_size, lab.parts().info.eos_token_id));
+    const Asked a = asked(t, lab.parts().info.vocab_size)[1];
+    const auto compiled = compiler.get(a.request.sampling.so_args);
+    constexpr int64_t kVeryLate = 60'000;
+    const uint64_t number =
+        lab.submit(
+               a.request,
+               std::make_shared<SlowForm>(
+                   std::make_shared<grammar::TokenMatcher>(compiled->grammar, false), kVeryLate))
+            .value();
+    while (lab.scheduler().stats().late_masks == 0) lab.step();
+    lab.abort(number);
+    lab.run_until_idle();
+    EXPECT_EQ(lab.completion(number).choices[0].finish_reason, FinishReason::kAbort);
 }
 
 TEST(EngineStructured, DraftsDoNotMatter) {

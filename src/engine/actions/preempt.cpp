@@ -16,12 +16,34 @@ int64_t work_left(const Sequence& seq) {
 
 }  // namespace
 
-void Scheduler::preempt(Sequence& seq, StepPlan& plan) {
-    DI_CHECK_MSG(seq.last_step != plan.step, "a sequence of this very step was chosen");
+void Scheduler::give_up_slot(Sequence& seq) {
     free_slot(seq);
     seq.scheduled = seq.computed = 0;
     seq.window_floor = seq.write_from = 0;
     seq.state = SequenceState::kWaiting;
+}
+
+/// Its row of the newest step has no mask yet. What that step still does for it nobody hears.
+void Scheduler::postpone(Sequence& seq) {
+    give_up_slot(seq);
+    late_.push_back(&seq);
+    ++stats_.late_masks;
+}
+
+void Scheduler::take_back_late() {
+    if (late_.empty()) return;
+    if (running_.empty() && queue_.size() == 0 && in_flight_.empty()) mask_filler_.wait_a_little();
+    for (size_t i = late_.size(); i-- > 0;) {  // the last one first, so that the first is in front
+        Sequence* seq = late_[i];
+        if (!mask_filler_.done(*seq->masks)) continue;
+        late_.erase(late_.begin() + static_cast<int64_t>(i));
+        queue_.push_front(seq);
+    }
+}
+
+void Scheduler::preempt(Sequence& seq, StepPlan& plan) {
+    DI_CHECK_MSG(seq.last_step != plan.step, "a sequence of this very step was chosen");
+    give_up_slot(seq);
     queue_.push_front(&seq);
     ++plan.num_preempted;
     ++stats_.preemptions;
