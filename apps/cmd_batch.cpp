@@ -10,6 +10,7 @@
 #include "deepinfer/batch.h"
 #include "deepinfer/engine.h"
 #include "deepinfer/json_guard.h"
+#include "deepinfer/recipe_constraint.h"
 
 namespace deepinfer::cli {
 namespace {
@@ -77,6 +78,18 @@ Result<std::vector<int32_t>> prompt_ids(const Tokenizer& tokenizer,
     return recipe::prompt_ids(tokenizer, recipe::encode_prompt(conversation));
 }
 
+/// The constraint that the conversation implies (strict tools, a response format), beside the
+/// line's own so_args.
+Status add_constraint(const recipe::ConvertedRequest& request, SamplingParams* sampling) {
+    Result<StructuredOutputArgs> implied = recipe::output_constraint(request);
+    if (!implied.ok()) return implied.status();
+    if (implied->empty()) return {};
+    if (!sampling->so_args.empty())
+        return invalid("so_args together with strict tools: only one constraint at a time");
+    sampling->so_args = std::move(implied).value();
+    return {};
+}
+
 /// messages, tools, thinking, reasoning_effort of a line of ours → prompt.
 Result<RenderedPrompt> render(const Tokenizer& tokenizer,
                               const std::string& text,
@@ -92,6 +105,7 @@ Result<RenderedPrompt> render(const Tokenizer& tokenizer,
     recipe::ParsingOptions parsing = r.request->parsing;
     parsing.stop = std::move(sampling->stop);  // the parser searches them in the answer alone
     sampling->stop.clear();
+    DI_RETURN_IF_ERROR(add_constraint(*r.request, sampling));
     Result<std::vector<ImageInput>> images =
         images_of(recipe::prompt_images(r.request->conversation));
     if (!images.ok()) return images.status();
@@ -170,14 +184,6 @@ Result<BatchJob> read_openai(Engine& engine, const std::string& line) {
         recipe::convert_request(recipe::Protocol::kChatCompletions, j["body"].dump(), {});
     if (!converted.request) return invalid(converted.error.message);
     const recipe::ConvertedRequest request = *converted.request;
-    if (request.conversation.response_format != recipe::ResponseFormat::kText) {
-        return Status(StatusCode::kUnimplemented,
-                      "response_format: constrained output is not in this version");
-    }
-    if (request.must_call)
-        return Status(StatusCode::kUnimplemented,
-                      "tool_choice that forces a call while thinking needs constrained output, "
-                      "which is not in this version");
     if (request.sampling.logprobs)
         return Status(StatusCode::kUnimplemented,
                       "logprobs in the OpenAI batch form are not in this version; lines of our own "
@@ -188,6 +194,7 @@ Result<BatchJob> read_openai(Engine& engine, const std::string& line) {
     if (!images.ok()) return images.status();
     Result<SamplingParams> params = to_params(request, engine.model_info().vocab_size);
     if (!params.ok()) return params.status();
+    DI_RETURN_IF_ERROR(add_constraint(request, &params.value()));
     BatchJob job;
     job.id = j["custom_id"].get<std::string>();
     job.request.prompt_token_ids = std::move(ids).value();
@@ -209,6 +216,7 @@ Result<BatchJob> read_openai(Engine& engine, const std::string& line) {
             context.prompt_tokens = done.usage.prompt_tokens;
             context.cached_tokens = done.usage.cached_tokens;
             context.choice_idx = static_cast<int>(i);
+            context.constraint_notes = done.constraint_notes;
             const std::unique_ptr<recipe::Responder> responder =
                 recipe::make_responder(request, context);
             responder->start();

@@ -133,6 +133,7 @@ class Chat {
         printer.finish(choice.finish_reason == FinishReason::kLength ? recipe::FinishReason::kLength
                                                                      : recipe::FinishReason::kStop);
         if (choice.finish_reason == FinishReason::kError) return refuse(choice.error);
+        show_constraint_notes(done->constraint_notes);
         conversation_.messages.push_back(
             recipe::Message::assistant(printer.content(), printer.reasoning()));
         images_.insert(images_.end(), pending_.begin(), pending_.end());
@@ -183,18 +184,19 @@ class Chat {
 
   private:
     Status remote_turn(const std::string& text) {
-        if (!pending_.empty()) {
-            pending_.clear();
-            return {StatusCode::kUnimplemented, "pictures with --url are not in this version"};
-        }
-        conversation_.messages.push_back(recipe::Message::user(text));
+        conversation_.messages.push_back(user_message(text, pending_.size()));
+        std::vector<ImageInput> images = images_;
+        images.insert(images.end(), pending_.begin(), pending_.end());
         AnswerPrinter printer(recipe::ParsingOptions(), false);
-        const Status s = ask_server(options_.remote, options_.sampling, conversation_, &printer);
+        const Status s =
+            ask_server(options_.remote, options_.sampling, conversation_, images, &printer);
         printer.finish(recipe::FinishReason::kStop);
         const bool said = !printer.content().empty() || !printer.reasoning().empty();
         if (!s.ok() && !(s.code() == StatusCode::kCancelled && said)) return refuse(s);
         conversation_.messages.push_back(
             recipe::Message::assistant(printer.content(), printer.reasoning()));
+        images_ = std::move(images);
+        pending_.clear();
         return {};
     }
 

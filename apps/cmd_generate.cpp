@@ -156,6 +156,7 @@ int run(Options& o) {
                        {"total_ms", t.total_ms},
                        {"prefill_tokens_per_s", prefill_rate},
                        {"decode_tokens_per_s", decode_rate}};
+        if (!done->constraint_notes.empty()) j["constraint_notes"] = done->constraint_notes;
         std::printf("%s\n", j.dump(-1, ' ', false, ordered_json::error_handler_t::replace).c_str());
     } else if (talk) {
         std::fprintf(stderr,
@@ -168,6 +169,7 @@ int run(Options& o) {
                      decode_rate,
                      finish_reason_name(done->choices[0].finish_reason));
     }
+    if (!o.common.json) show_constraint_notes(done->constraint_notes);
     for (const CompletionChoice& choice : done->choices) {
         if (choice.finish_reason == FinishReason::kError) return fail(choice.error);
         if (choice.finish_reason == FinishReason::kEmptyMask && choice.nan_logits)

@@ -92,6 +92,15 @@ Run add_serve(CLI::App& root) {
         ->allow_extra_args(false);
     app->add_option("--allowed-host", s.allowed_hosts, "Host name to answer to (repeatable)")
         ->allow_extra_args(false);
+    app->add_flag("--allow-image-urls",
+                  s.image_urls,
+                  "Fetch pictures that requests name by http(s) URLs, from public addresses");
+    app->add_option("--image-url-host", s.image_url_hosts, "From these hosts only (repeatable)")
+        ->allow_extra_args(false);
+    app->add_option("--image-url-private-host",
+                    s.image_url_private_hosts,
+                    "Host, or host:port, whose addresses need not be public (repeatable)")
+        ->allow_extra_args(false);
     app->add_flag("--compat", s.compat, "Refuse, ignore and clamp as deepseek-recipe does");
     app->add_flag("--deepseek-sampling",
                   s.deepseek_sampling,

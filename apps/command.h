@@ -45,6 +45,7 @@ void add_engine_options(CLI::App& app, CommonOptions& options);
 /// One constraint of the command line: --regex, --json-schema, --ebnf, --choice, --structural-tag.
 struct ConstraintOptions {
     std::string regex, json_schema, ebnf, choice, structural_tag;
+    bool strict = true;
     bool any_whitespace = true;
 
     /// Reads the files. Empty arguments when none was given; kInvalidArgument when several were.
@@ -126,6 +127,8 @@ class AnswerPrinter {
 
 // The commands. Each adds its subcommand; the returned function runs it after parsing.
 using Run = std::function<int()>;
+/// What a constraint that is not strict left out, on stderr.
+void show_constraint_notes(const std::vector<std::string>& notes);
 /// A user's message with pictures in front of its text; their bytes travel beside it, in order.
 recipe::Message user_message(const std::string& text, size_t num_images);
 

@@ -1,4 +1,5 @@
 // --regex, --json-schema, --ebnf, --choice, --structural-tag: one constraint from the command line.
+#include <cstdio>
 #include <fstream>
 #include <iterator>
 
@@ -25,6 +26,10 @@ void add_constraint_options(CLI::App& app, ConstraintOptions& o) {
     app.add_option("--structural-tag",
                    o.structural_tag,
                    "Free text with constrained regions, as the file says");
+    app.add_option("--strict",
+                   o.strict,
+                   "1: refuse what cannot be enforced; 0: leave it out and list it on stderr")
+        ->capture_default_str();
     app.add_option("--any-whitespace",
                    o.any_whitespace,
                    "0: JSON with one blank behind , and : and no other")
@@ -60,6 +65,7 @@ Result<StructuredOutputArgs> ConstraintOptions::read() const {
         if (!text.ok()) return text.status();
         args.value = std::move(text).value();
     }
+    args.strict = strict;
     args.any_whitespace = any_whitespace;
     if (args.type == Type::kChoice) {
         for (size_t at = 0; at <= choice.size();) {
@@ -70,6 +76,11 @@ Result<StructuredOutputArgs> ConstraintOptions::read() const {
         args.value.clear();
     }
     return args;
+}
+
+void show_constraint_notes(const std::vector<std::string>& notes) {
+    for (const std::string& note : notes)
+        std::fprintf(stderr, "deepinfer: not enforced: %s\n", note.c_str());
 }
 
 }  // namespace deepinfer::cli

@@ -7,7 +7,7 @@
 namespace deepinfer::cli {
 namespace {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;  // the order of a schema's properties is the answer's
 
 Result<HttpCall> call_for(const RemoteOptions& remote, const std::string& route) {
     Result<HttpUrl> url = parse_http_url(remote.url);
@@ -34,17 +34,89 @@ Status error_of(int status, const std::string& body) {
         "the server answers " + std::to_string(status) + (message.empty() ? "" : ": " + message)};
 }
 
-json body_of(const RemoteOptions& remote,
-             const SamplingOptions& sampling,
-             const recipe::Conversation& conversation) {
+/// What check_image_format() took for a picture, as a data: URL.
+std::string data_url(const ImageInput& image) {
+    const std::string& b = image.encoded;
+    const char* type = b.rfind("\xFF\xD8", 0) == 0 ? "jpeg"
+                       : b.rfind("GIF8", 0) == 0   ? "gif"
+                       : b.rfind("RIFF", 0) == 0   ? "webp"
+                                                   : "png";
+    std::string out = std::string("data:image/") + type + ";base64,";
+    constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < b.size(); i += 3) {
+        const auto byte = [&](size_t k) {
+            return i + k < b.size() ? static_cast<uint32_t>(static_cast<uint8_t>(b[i + k])) : 0U;
+        };
+        const uint32_t bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for (size_t k = 0; k < 4; ++k)
+            out += i + k > b.size() ? '=' : kDigits[bits >> (18 - 6 * k) & 63];
+    }
+    return out;
+}
+
+/// The constraint in the fields that servers know: OpenAI's where it has one, else vLLM's.
+Status add_constraint(const StructuredOutputArgs& args, json* body) {
+    using Type = StructuredOutputArgs::Type;
+    if (!args.any_whitespace)
+        return {StatusCode::kUnimplemented, "--any-whitespace 0 cannot be asked of a server"};
+    json parsed;
+    if (args.type == Type::kJson || args.type == Type::kStructuralTag) {
+        parsed = json::parse(args.value, nullptr, false);
+        if (parsed.is_discarded())
+            return {StatusCode::kInvalidArgument, "the constraint's file is no JSON"};
+    }
+    switch (args.type) {
+        case Type::kNone:
+            break;
+        case Type::kJson:
+            (*body)["response_format"] = {
+                {"type", "json_schema"},
+                {"json_schema", {{"name", "answer"}, {"schema", parsed}, {"strict", args.strict}}}};
+            break;
+        case Type::kJsonObject:
+            (*body)["response_format"] = {{"type", "json_object"}};
+            break;
+        case Type::kRegex:
+            (*body)["structured_outputs"] = {{"regex", args.value}};
+            break;
+        case Type::kEbnf:
+            (*body)["structured_outputs"] = {{"grammar", args.value}};
+            break;
+        case Type::kChoice:
+            (*body)["structured_outputs"] = {{"choice", args.choices}};
+            break;
+        case Type::kStructuralTag:
+            (*body)["structured_outputs"] = {{"structural_tag", parsed}};
+            break;
+    }
+    return {};
+}
+
+Result<json> body_of(const RemoteOptions& remote,
+                     const SamplingOptions& sampling,
+                     const recipe::Conversation& conversation,
+                     const std::vector<ImageInput>& images) {
+    size_t next_image = 0;
     json messages = json::array();
     for (const recipe::Message& message : conversation.messages) {
         const char* role = message.role == recipe::Role::kSystem      ? "system"
                            : message.role == recipe::Role::kAssistant ? "assistant"
                                                                       : "user";
         std::string text;
-        for (const recipe::ContentBlock& block : message.content) text += block.text;
-        messages.push_back({{"role", role}, {"content", text}});
+        json parts = json::array();
+        for (const recipe::ContentBlock& block : message.content) {
+            text += block.text;
+            if (block.image && next_image < images.size())
+                parts.push_back({{"type", "image_url"},
+                                 {"image_url", {{"url", data_url(images[next_image++])}}}});
+        }
+        // A plain string where there are no pictures: some servers know nothing else.
+        json content = text;
+        if (!parts.empty()) {
+            parts.push_back({{"type", "text"}, {"text", text}});
+            content = parts;
+        }
+        messages.push_back({{"role", role}, {"content", content}});
     }
     const SamplingParams defaults;
     const SamplingParams& p = sampling.params;
@@ -69,6 +141,7 @@ json body_of(const RemoteOptions& remote,
     if (conversation.thinking && !conversation.effort.word.empty() &&
         conversation.effort.word != "high")
         body["reasoning_effort"] = conversation.effort.word;
+    DI_RETURN_IF_ERROR(add_constraint(p.so_args, &body));
     return body;
 }
 
@@ -81,6 +154,10 @@ std::string text_of(const json& object, const char* key) {
 std::string show_event(std::string_view data, AnswerPrinter* printer) {
     const json event = json::parse(data, nullptr, false);
     if (!event.is_object()) return "an event is no JSON";
+    if (event.contains("constraint_notes") && event["constraint_notes"].is_array()) {
+        for (const json& note : event["constraint_notes"])
+            if (note.is_string()) show_constraint_notes({note.get<std::string>()});
+    }
     if (event.contains("error")) return text_of(event["error"], "message");
     if (!event.contains("choices") || !event["choices"].is_array() || event["choices"].empty() ||
         !event["choices"][0].contains("delta"))
@@ -124,11 +201,13 @@ Status find_remote_model(RemoteOptions* remote) {
 Status ask_server(const RemoteOptions& remote,
                   const SamplingOptions& sampling,
                   const recipe::Conversation& conversation,
+                  const std::vector<ImageInput>& images,
                   AnswerPrinter* printer) {
     Result<HttpCall> call = call_for(remote, "/chat/completions");
     if (!call.ok()) return call.status();
-    call->body = body_of(remote, sampling, conversation)
-                     .dump(-1, ' ', false, json::error_handler_t::replace);
+    Result<json> body = body_of(remote, sampling, conversation, images);
+    if (!body.ok()) return body.status();
+    call->body = body.value().dump(-1, ' ', false, json::error_handler_t::replace);
     std::string refused;  // the body of an answer that is no stream
     std::string fault;
     bool done = false;

@@ -27,6 +27,7 @@ namespace nb = nanobind;
 
 /// A rendered conversation: the ids to continue, and how the answer is to be read.
 struct ChatPrompt {
+    StructuredOutputArgs constraint;  ///< response format, strict tools, or the parameters' own
     std::vector<int32_t> prompt_token_ids;
     std::vector<ImageInput> images;  ///< one per image token of the prompt
     recipe::ParsingOptions parsing;

@@ -7,6 +7,7 @@
 #include "bind_common.h"
 #include "deepinfer/batch.h"
 #include "deepinfer/checkpoint.h"
+#include "deepinfer/recipe_constraint.h"
 #include "deepinfer/recipe_protocol.h"
 
 namespace deepinfer::python {
@@ -118,22 +119,16 @@ EngineConfig make_config(const std::string& model, const std::string& demo, cons
 /// A Chat Completions body (messages, tools, tool_choice, thinking, reasoning_effort) → prompt.
 ChatPrompt render_chat(const Tokenizer& tokenizer,
                        const std::string& body,
+                       const std::string& sampling_json,
                        std::optional<int> effort) {
     const recipe::ConvertResult r =
         recipe::convert_request(recipe::Protocol::kChatCompletions, body, {});
     if (!r.request) throw StatusError({StatusCode::kInvalidArgument, r.error.message});
     recipe::Conversation conversation = r.request->conversation;
-    const auto refuse = [](const char* what) {
-        throw StatusError({StatusCode::kUnimplemented, what});
-    };
-    if (conversation.response_format != recipe::ResponseFormat::kText) {
-        refuse("response_format: constrained output is not in this version");
-    }
-    if (r.request->must_call) {
-        refuse(
-            "tool_choice: a forced call while thinking needs constrained output, which is not in "
-            "this version");
-    }
+    recipe::ConvertedRequest request = *r.request;
+    // One constraint at a time, wherever it was written.
+    request.sampling.so_args = take(sampling_params_from_json(sampling_json)).so_args;
+    StructuredOutputArgs constraint = take(recipe::output_constraint(request));
     if (effort) {
         if (*effort < 1 || *effort > 100) {
             throw StatusError({StatusCode::kInvalidArgument,
@@ -146,6 +141,7 @@ ChatPrompt render_chat(const Tokenizer& tokenizer,
         take(recipe::prompt_ids(tokenizer, recipe::encode_prompt(conversation)));
     prompt.images = take(images_of(recipe::prompt_images(conversation)));
     prompt.parsing = r.request->parsing;
+    prompt.constraint = std::move(constraint);
     return prompt;
 }
 
@@ -188,7 +184,7 @@ nb::dict part_to_python(const Part& p) {
     return d;
 }
 
-/// (key, last, parts, usage, timing)
+/// (key, last, parts, usage, timing, constraint notes)
 nb::tuple letter_to_python(const Letter& letter) {
     nb::list parts;
     for (const Part& part : letter.parts) parts.append(part_to_python(part));
@@ -198,7 +194,8 @@ nb::tuple letter_to_python(const Letter& letter) {
                           letter.last,
                           parts,
                           nb::make_tuple(u.prompt_tokens, u.cached_tokens, u.completion_tokens),
-                          nb::make_tuple(t.queue_ms, t.first_token_ms, t.total_ms));
+                          nb::make_tuple(t.queue_ms, t.first_token_ms, t.total_ms),
+                          letter.constraint_notes);
 }
 
 nb::list wait(Mailbox& box, double timeout_s) {
@@ -224,9 +221,29 @@ void submit(Mailbox& box,
     request.prompt_token_ids = std::move(ids);
     if (chat != nullptr) request.images = chat->images;
     request.sampling = take(sampling_params_from_json(sampling_json));
+    if (chat != nullptr) request.sampling.so_args = chat->constraint;
     request.tenant = std::move(tenant);
     request.cache_salt = std::move(cache_salt);
     check(box.submit(key, std::move(request), chat != nullptr ? &chat->parsing : nullptr, stream));
+}
+
+nb::dict spec_to_python(const SpecStats& s) {
+    nb::dict d;
+    d["rounds"] = s.rounds;
+    d["proposed"] = s.proposed;
+    d["verified"] = s.verified;
+    d["accepted"] = s.accepted;
+    d["bonus"] = s.bonus;
+    d["proposed_at"] = s.proposed_at;
+    d["verified_at"] = s.verified_at;
+    d["accepted_at"] = s.accepted_at;
+    d["acceptance_length"] = s.acceptance_length();
+    d["verify_rate"] = s.verify_rate();
+    d["steps_with"] = s.steps_with;
+    d["steps_without"] = s.steps_without;
+    d["switched_off"] = s.switched_off;
+    d["draft_us"] = s.draft_us;
+    return d;
 }
 
 nb::dict stats_to_python(const EngineStats& s) {
@@ -258,6 +275,7 @@ nb::dict stats_to_python(const EngineStats& s) {
     d["commit_us"] = s.commit_us;
     d["step_us"] = s.step_us;
     d["sample_us"] = s.sample_us;
+    d["spec"] = spec_to_python(s.spec);
     return d;
 }
 
@@ -311,10 +329,14 @@ void bind_engine(nb::module_& module) {
             "text"_a)
         .def(
             "render_chat",
-            [](const EngineHandle& e, const std::string& body, std::optional<int> effort) {
-                return render_chat(e.get()->tokenizer(), body, effort);
+            [](const EngineHandle& e,
+               const std::string& body,
+               const std::string& sampling,
+               std::optional<int> effort) {
+                return render_chat(e.get()->tokenizer(), body, sampling, effort);
             },
             "body"_a,
+            "sampling"_a,
             "effort"_a.none())
         .def_prop_ro("tokenizer", [](const EngineHandle& e) { return e.get()->tokenizer(); })
         .def_prop_ro("config_json",

@@ -41,6 +41,7 @@ struct Mailbox::Reader {
     bool stream = false;
     std::vector<recipe::StreamParser> parsers;  ///< one per sub-sequence, or none
     std::vector<Part> whole;
+    std::vector<std::string> constraint_notes;
 
     bool take(const Output& o);
 
@@ -128,11 +129,14 @@ bool Mailbox::Reader::take(const Output& o) {
     letter.last = o.last;
     letter.usage = o.usage;
     letter.timing = o.timing;
+    if (!o.constraint_notes.empty()) constraint_notes = o.constraint_notes;
     if (stream) {
         letter.parts.push_back(std::move(part));
+        letter.constraint_notes = o.constraint_notes;
     } else {
         join(&whole[static_cast<size_t>(o.index)], std::move(part));
         if (o.last) letter.parts = std::move(whole);
+        letter.constraint_notes = constraint_notes;
     }
     const std::lock_guard<std::mutex> lock(state->mutex);
     state->num_tokens += new_tokens;

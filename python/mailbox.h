@@ -43,6 +43,7 @@ struct Letter {
     bool last = false;
     Usage usage;
     Timing timing;
+    std::vector<std::string> constraint_notes;  ///< with the first delta, or the whole answer
 };
 
 class Mailbox {

@@ -14,7 +14,8 @@
 //   {"id","outputs":[{"text","reasoning","token_ids","logprobs","logprobs_hex","finish_reason"}],
 //    "usage":{"prompt_tokens","cached_tokens","completion_tokens"},"error":null}
 // logprobs (and top_logprobs, [[id, value], …] per token, when more than the chosen one was asked
-// for) stand there if sampling.logprobs was given; logprobs_hex are their exact bits. A line that
+// for) stand there if sampling.logprobs was given; logprobs_hex are their exact bits. What a
+// constraint with "strict":false left out is listed as "constraint_notes":["…"]. A line that
 // failed has "outputs":[] and "error":{"code","message","param"}.
 #pragma once
 

@@ -122,6 +122,11 @@ class Engine {
     /// ends the request with kError. The callbacks may run before submit() returns.
     Result<uint64_t> submit(Request request, RequestCallbacks callbacks);
 
+    /// The prompt as the model reads it: every image token as often as its picture's span is long.
+    /// Usage and limits count these ids. Reads the pictures' headers alone; refuses what submit()
+    /// refuses of ids and pictures.
+    Result<std::vector<int32_t>> expand_prompt(const Request& request) const;
+
     /// Ends a request: its unfinished sub-sequences get an Output with kAbort. Unknown or finished
     /// numbers are ignored.
     void abort(uint64_t request);

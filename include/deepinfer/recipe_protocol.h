@@ -141,6 +141,8 @@ struct ResponseContext {
     std::shared_ptr<ChoiceGroup> group;  ///< Chat Completions with n > 1; else null
     /// Chat Completions: usage comes in a chunk of its own without choices, as OpenAI sends it.
     bool usage_chunk = false;
+    /// What a constraint that is not strict leaves out; the answer lists it as `constraint_notes`.
+    std::vector<std::string> constraint_notes = {};
     std::function<int64_t()> now;  ///< for completed_at of Responses; unset: `created`
 };
 

@@ -53,6 +53,11 @@ struct ServerLimits {
     int64_t send_timeout_ms = 35'000;  ///< a write that a slow reader holds up
     int64_t keep_alive_ms = 10'000;    ///< comment in a silent event stream; 0: none
 
+    int64_t images = 600;                    ///< pictures of one request
+    int64_t image_bytes = 32 << 20;          ///< of one picture as encoded
+    int64_t request_image_bytes = 64 << 20;  ///< of all pictures of a request as encoded
+    int64_t image_url_timeout_ms = 60'000;   ///< to fetch all pictures of a request
+
     int64_t stored_turns = 1024;  ///< Responses kept for previous_response_id; 0: none
     int64_t stored_turns_per_key = 256;
     int64_t stored_bytes = 64 << 20;
@@ -83,6 +88,13 @@ struct ServerConfig {
     std::string tls_client_ca;  ///< PEM: clients must show a certificate of one of these
     std::vector<std::string> cors_origins;   ///< origins of other sites that may call; "*": any
     std::vector<std::string> allowed_hosts;  ///< Host names besides the loopback ones
+
+    /// Pictures may be named by http and https URLs, which the server then fetches: from public
+    /// addresses only (docs/server.md). Off: such requests are refused.
+    bool image_urls = false;
+    std::vector<std::string> image_url_hosts;  ///< set: from these hosts only
+    /// Hosts ("name" or "name:port") whose addresses need not be public.
+    std::vector<std::string> image_url_private_hosts;
 
     bool compat = false;              ///< refuse, ignore and clamp as deepseek-recipe does
     bool deepseek_sampling = false;   ///< temperature 1 while thinking, top_p as the service has it
@@ -116,6 +128,7 @@ class InferenceBackend {
     virtual ~InferenceBackend() = default;
     virtual Result<uint64_t> submit(Request request, RequestCallbacks callbacks) = 0;
     virtual void abort(uint64_t request) = 0;
+    virtual Result<std::vector<int32_t>> expand_prompt(const Request& request) const = 0;
     virtual const Tokenizer& tokenizer() const = 0;
     virtual const EngineConfig& config() const = 0;
     virtual const ModelInfo& model_info() const = 0;
@@ -135,6 +148,8 @@ struct ScriptedBackendOptions {
     int64_t max_num_seqs = 256;
     int64_t step_us = 0;        ///< pause of a step
     int64_t cached_tokens = 0;  ///< reported with every request
+    /// Length of a picture's span; unset: it takes no pictures.
+    std::function<Result<int64_t>(const ImageInput&)> image_tokens = {};
 };
 Result<std::unique_ptr<InferenceBackend>> scripted_backend(const ScriptedBackendOptions& options);
 

@@ -98,8 +98,9 @@ class EngineOwner:
         """Some lines for people: model, backend and its kernels, limits, pools."""
         return self._engine.description
 
-    def stats(self) -> dict[str, int]:
-        """Counters since start and the state now (running, waiting, free_blocks, prefix_hit_tokens …)."""
+    def stats(self) -> dict[str, Any]:
+        """Counters since start and the state now (running, waiting, free_blocks, prefix_hit_tokens …); `spec`: how drafts fared (rounds, proposed,
+        verified, accepted, acceptance_length …; zeros without speculation)."""
         return self._engine.stats()
 
     def close(self) -> None:
@@ -125,7 +126,7 @@ class EngineOwner:
         return Job(None, ids, sampling.to_json())
 
     def _chat_job(self, messages: Sequence[Message], sampling: SamplingParams, thinking: bool, effort: str | int, tools: Sequence[Mapping[str, Any]] | None,
-                  tool_choice: Any) -> Job:
+                  tool_choice: Any, response_format: Mapping[str, Any] | None) -> Job:
         body: dict[str, Any] = {"model": "deepseek-flash", "messages": [with_data_urls(m) for m in messages], "thinking": {"type": "enabled" if thinking else "disabled"}}
         number = effort if isinstance(effort, int) and not isinstance(effort, bool) else None
         if number is None and thinking:
@@ -134,8 +135,11 @@ class EngineOwner:
             body["tools"] = list(tools)
         if tool_choice is not None:
             body["tool_choice"] = tool_choice
-        chat = self._engine.render_chat(json.dumps(body), number)
-        return Job(None, chat.prompt_token_ids, sampling.to_json(), chat)
+        if response_format is not None:
+            body["response_format"] = response_format
+        parameters = sampling.to_json()
+        chat = self._engine.render_chat(json.dumps(body), parameters, number)
+        return Job(None, chat.prompt_token_ids, parameters, chat)
 
     def _submit(self, box: _deepinfer.Mailbox, key: int, job: Job, stream: bool) -> None:
         box.submit(key, job.prompt_token_ids, job.sampling, chat=job.chat, stream=stream)

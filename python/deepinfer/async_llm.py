@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import weakref
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -29,10 +29,10 @@ class _Dispatcher:
         loop.add_reader(self.box.fileno(), self._deliver)
 
     def _deliver(self) -> None:
-        for key, last, parts, usage, timing in self.box.wait(0.0):
+        for key, last, parts, usage, timing, notes in self.box.wait(0.0):
             stream = self.streams.get(key)
             if stream is not None:
-                stream._queue.put_nowait(_delta(parts[0], usage, timing, last))
+                stream._queue.put_nowait(_delta(parts[0], usage, timing, last, notes))
 
     def close(self) -> None:
         loop = self._loop()
@@ -108,18 +108,18 @@ class AsyncLLM(EngineOwner):
         return self._open(self._prompt_job(prompt, sampling_params or SamplingParams()))
 
     def stream_chat(self, messages: Sequence[Message], sampling_params: SamplingParams | None = None, *, thinking: bool = True, effort: str | int = "high",
-                    tools: Sequence[dict[str, Any]] | None = None, tool_choice: Any = None) -> AsyncStream:
+                    tools: Sequence[dict[str, Any]] | None = None, tool_choice: Any = None, response_format: Mapping[str, Any] | None = None) -> AsyncStream:
         """Deltas of one answer, as LLM.chat describes it."""
-        return self._open(self._chat_job(messages, sampling_params or SamplingParams(), thinking, effort, tools, tool_choice))
+        return self._open(self._chat_job(messages, sampling_params or SamplingParams(), thinking, effort, tools, tool_choice, response_format))
 
     async def generate(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> RequestOutput:
         """The whole continuation of one prompt; await many at once with asyncio.gather."""
         return await _collect(self.stream(prompt, sampling_params))
 
     async def chat(self, messages: Sequence[Message], sampling_params: SamplingParams | None = None, *, thinking: bool = True, effort: str | int = "high",
-                   tools: Sequence[dict[str, Any]] | None = None, tool_choice: Any = None) -> RequestOutput:
+                   tools: Sequence[dict[str, Any]] | None = None, tool_choice: Any = None, response_format: Mapping[str, Any] | None = None) -> RequestOutput:
         """The whole answer to one conversation."""
-        return await _collect(self.stream_chat(messages, sampling_params, thinking=thinking, effort=effort, tools=tools, tool_choice=tool_choice))
+        return await _collect(self.stream_chat(messages, sampling_params, thinking=thinking, effort=effort, tools=tools, tool_choice=tool_choice, response_format=response_format))
 
     def close(self) -> None:
         """Aborts what is left and stops the engine. Call it on the loop's thread."""
@@ -139,7 +139,9 @@ class AsyncLLM(EngineOwner):
 async def _collect(stream: AsyncStream) -> RequestOutput:
     outputs: dict[int, CompletionOutput] = {}
     prompt_logprobs = None
+    notes: list[str] = []
     async for d in stream:
+        notes = d.constraint_notes or notes
         o = outputs.setdefault(d.index, CompletionOutput(d.index, "", [], None, None, None))
         o.text += d.text
         o.reasoning += d.reasoning
@@ -152,4 +154,5 @@ async def _collect(stream: AsyncStream) -> RequestOutput:
                 o.tool_calls.append(ToolCall(c.name, ""))
             o.tool_calls[c.index].arguments += c.arguments
         o.finish_reason, o.stop_reason, o.error, o.seq_seed = d.finish_reason, d.stop_reason, d.error, d.seq_seed
-    return RequestOutput(str(stream._key), stream.prompt, stream.prompt_token_ids, prompt_logprobs, [outputs[i] for i in sorted(outputs)], d.usage, d.timing)
+    return RequestOutput(str(stream._key), stream.prompt, stream.prompt_token_ids, prompt_logprobs, [outputs[i] for i in sorted(outputs)], d.usage, d.timing,
+                         constraint_notes=notes)

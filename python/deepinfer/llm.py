@@ -38,8 +38,8 @@ class Stream(Iterator[Delta]):
             while not self._ready:
                 if self._ended:
                     raise StopIteration
-                for _, last, parts, usage, timing in self._box.wait(_SLICE_S):
-                    self._ready.append(_delta(parts[0], usage, timing, last))
+                for _, last, parts, usage, timing, notes in self._box.wait(_SLICE_S):
+                    self._ready.append(_delta(parts[0], usage, timing, last, notes))
                     self._ended = last
         except KeyboardInterrupt:
             self.close()
@@ -85,23 +85,25 @@ class LLM(EngineOwner):
 
     def chat(self, messages: Sequence[Message] | Sequence[Sequence[Message]], sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
              use_tqdm: bool | Callable[..., Any] = True, *, thinking: bool = True, effort: str | int = "high",
-             tools: Sequence[dict[str, Any]] | None = None, tool_choice: Any = None) -> list[RequestOutput]:
+             tools: Sequence[dict[str, Any]] | None = None, tool_choice: Any = None, response_format: Mapping[str, Any] | None = None) -> list[RequestOutput]:
         """Answers one conversation or a list of them: messages {"role", "content"} and tools as in Chat Completions. `.outputs[i].reasoning` is what
         the model thought, `.text` its answer, `.tool_calls` its calls. effort: minimal, low, medium, high, xhigh, max, or 1..100.
         A picture is a part {"type": "image", "image": X} of a user's content, X a path, the bytes of a file, a PIL image or a numpy array uint8 [height,
-        width, 3]; image_url parts with data: URLs work too. Stop strings are searched in the answer, not in the reasoning."""
+        width, 3]; image_url parts with data: URLs work too. Stop strings are searched in the answer, not in the reasoning.
+        response_format, strict tools and tool_choice "required" constrain the answer (behind the reasoning); what strict=False leaves out stands in
+        RequestOutput.constraint_notes."""
         single = len(messages) == 0 or isinstance(messages[0], Mapping)
         many: Sequence[Any] = [messages] if single else messages
-        return self._run(len(many), sampling_params, lambda i, p: self._chat_job(many[i], p, thinking, effort, tools, tool_choice), "conversations", use_tqdm)
+        return self._run(len(many), sampling_params, lambda i, p: self._chat_job(many[i], p, thinking, effort, tools, tool_choice, response_format), "conversations", use_tqdm)
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Stream:
         """Deltas of one prompt's continuation, as they come. With n > 1 they tell their sub-sequence by `index`."""
         return Stream(self._engine, self, self._prompt_job(prompt, sampling_params or SamplingParams()))
 
     def stream_chat(self, messages: Sequence[Message], sampling_params: SamplingParams | None = None, *, thinking: bool = True, effort: str | int = "high",
-                    tools: Sequence[dict[str, Any]] | None = None, tool_choice: Any = None) -> Stream:
+                    tools: Sequence[dict[str, Any]] | None = None, tool_choice: Any = None, response_format: Mapping[str, Any] | None = None) -> Stream:
         """Deltas of one answer: `reasoning`, then `text` and `tool_calls`."""
-        job = self._chat_job(messages, sampling_params or SamplingParams(), thinking, effort, tools, tool_choice)
+        job = self._chat_job(messages, sampling_params or SamplingParams(), thinking, effort, tools, tool_choice, response_format)
         return Stream(self._engine, self, job)
 
     def _run(self, count: int, sampling: SamplingParams | Sequence[SamplingParams] | None, make_job: Callable[[int, SamplingParams], Job], what: str,
@@ -134,9 +136,10 @@ class LLM(EngineOwner):
                     running[following] = job
                     following, job = following + 1, None
                 letters = box.wait(_SLICE_S)
-                for key, _, parts, usage, timing in letters:
+                for key, _, parts, usage, timing, notes in letters:
                     finished = running.pop(key)
-                    answers[key] = _request_output(str(key), finished.prompt, finished.prompt_token_ids, parts, usage, timing)
+                    answers[key] = _request_output(str(key), finished.prompt, finished.prompt_token_ids, parts, usage, timing,
+                                                   notes)
                 done += len(letters)
                 progress.show(len(letters), box.num_tokens)
         except BaseException:

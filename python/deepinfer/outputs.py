@@ -79,6 +79,8 @@ class RequestOutput:
     usage: Usage
     timing: Timing
     finished: bool = True
+    constraint_notes: list[str] = field(default_factory=list)
+    """What a constraint with strict=False left out, as sentences."""
 
 
 @dataclass(slots=True)
@@ -101,16 +103,18 @@ class Delta:
     error: str | None
     last: bool
     """The request's last delta: all sub-sequences have finished."""
+    constraint_notes: list[str] = field(default_factory=list)
+    """With the request's first delta: what a constraint with strict=False left out."""
 
 
 def _logprobs(rows: list[tuple[int, float, list[tuple[int, float]]]] | None) -> list[TokenLogprobs] | None:
     return None if rows is None else [TokenLogprobs(*row) for row in rows]
 
 
-def _delta(part: dict[str, Any], usage: tuple, timing: tuple, last: bool) -> Delta:
+def _delta(part: dict[str, Any], usage: tuple, timing: tuple, last: bool, notes: list[str]) -> Delta:
     calls = [ToolCallDelta(c[1], c[2], "") if c[0] == "call" else ToolCallDelta(c[1], None, c[2]) for c in part["calls"]]
     return Delta(part["index"], part["text"], part["token_ids"], part["finish_reason"], part["stop_reason"], _logprobs(part["logprobs"]),
-                 _logprobs(part["prompt_logprobs"]), part["reasoning"], calls, Usage(*usage), Timing(*timing), part["seq_seed"], part["error"], last)
+                 _logprobs(part["prompt_logprobs"]), part["reasoning"], calls, Usage(*usage), Timing(*timing), part["seq_seed"], part["error"], last, notes)
 
 
 def _completion(part: dict[str, Any]) -> CompletionOutput:
@@ -125,6 +129,6 @@ def _completion(part: dict[str, Any]) -> CompletionOutput:
 
 
 def _request_output(request_id: str, prompt: str | None, prompt_token_ids: list[int], parts: list[dict[str, Any]], usage: tuple,
-                    timing: tuple) -> RequestOutput:
+                    timing: tuple, notes: list[str]) -> RequestOutput:
     return RequestOutput(request_id, prompt, prompt_token_ids, _logprobs(parts[0]["prompt_logprobs"]), [_completion(p) for p in parts], Usage(*usage),
-                         Timing(*timing))
+                         Timing(*timing), constraint_notes=notes)

@@ -201,7 +201,14 @@ std::string format_native_answer(const std::string& id,
     usage.integer("cached_tokens", completion.usage.cached_tokens);
     usage.integer("completion_tokens", completion.usage.completion_tokens);
     JsonLine j;
-    j.text("id", id).raw("outputs", outputs + "]").raw("usage", usage.str()).raw("error", "null");
+    j.text("id", id).raw("outputs", outputs + "]").raw("usage", usage.str());
+    if (!completion.constraint_notes.empty()) {
+        std::string notes;
+        for (const std::string& note : completion.constraint_notes)
+            notes += (notes.empty() ? "" : ",") + json_string(note);
+        j.raw("constraint_notes", "[" + notes + "]");
+    }
+    j.raw("error", "null");
     return j.str();
 }
 

@@ -282,6 +282,17 @@ Status Engine::Impl::constrain(const Request& request, SubmittedRequest* to) {
     return {};
 }
 
+Result<std::vector<int32_t>> Engine::expand_prompt(const Request& request) const {
+    const EngineParts& parts = *impl_->parts;
+    DI_RETURN_IF_ERROR(check_request(request, parts.info, parts.image_token_id));
+    if (request.images.empty()) return request.prompt_token_ids;
+    int64_t max_side = 0;
+    Result<ExpandedPrompt> expanded =
+        expand_images(request, parts.vision, parts.image_token_id, {}, &max_side);
+    if (!expanded.ok()) return expanded.status();
+    return std::move(expanded->token_ids);
+}
+
 Result<uint64_t> Engine::submit(Request request, RequestCallbacks callbacks) {
     Impl& e = *impl_;
     DI_RETURN_IF_ERROR(check_request(request, e.parts->info, e.parts->image_token_id));

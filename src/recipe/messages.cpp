@@ -41,6 +41,7 @@ class MessagesConverter {
         if (const auto metadata = body_.object("metadata"))
             c_.request.user = metadata->string("user_id").value_or("");
         tools();
+        if (output && !c_.compat()) output_format(*output);
         system();
         messages();
         complete(&c_);
@@ -64,7 +65,7 @@ class MessagesConverter {
                                "': server tools are not supported",
                            entry.path("type"));
                 }
-                tools.push_back(read_tool(entry, "input_schema", false, &c_));
+                tools.push_back(read_tool(entry, "input_schema", !c_.compat(), &c_));
                 tools.back().tool.defer_loading = entry.boolean("defer_loading").value_or(false);
                 check_tool_name(tools.back().tool.name, entry.path("name"));
                 if (tools.back().schema == nullptr)
@@ -100,6 +101,19 @@ class MessagesConverter {
             c_.request.parsing.parallel_tool_calls = !sequential;
         }
         apply_tools(std::move(tools), choice, "tool_choice", &c_);
+    }
+
+    /// output_config.format: every keyword of its schema is enforced, or the request refused.
+    void output_format(const Fields& output) {
+        const std::optional<Fields> format = output.object("format");
+        if (!format) return;
+        const std::string type = format->required_string("type");
+        if (type != "json_schema")
+            refuse(
+                "output_config.format.type is '" + type.substr(0, 60) + "', expected json_schema",
+                "output_config.format");
+        read_json_schema(*format, &c_);
+        c_.conversation().response_strict = true;
     }
 
     // ---------------------------------------------------------------- messages

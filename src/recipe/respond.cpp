@@ -36,6 +36,13 @@ std::vector<StreamEvent> Responder::push(std::string_view text,
     return events;
 }
 
+void add_constraint_notes(const ResponseContext& context, Json* answer) {
+    if (context.constraint_notes.empty()) return;
+    Json notes = Json::array();
+    for (const std::string& note : context.constraint_notes) notes.push_back(note);
+    answer->set("constraint_notes", std::move(notes));
+}
+
 bool Responder::finished() const {
     return parser_.finished();
 }

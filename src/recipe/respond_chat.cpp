@@ -24,7 +24,14 @@ class ChatResponder final : public Responder {
     std::vector<StreamEvent> start() override {
         std::string delta = "{\"role\": \"assistant\", \"content\": ";
         delta += thinking_ ? "null, \"reasoning_content\": \"\"}" : "\"\"}";
-        return {chunk(delta, false)};
+        StreamEvent first = chunk(delta, false);
+        if (!context_.constraint_notes.empty() && context_.choice_idx == 0) {
+            Json notes = Json::object();
+            add_constraint_notes(context_, &notes);
+            first.data.back() = ',';
+            first.data += " " + dump_python(notes).substr(1);
+        }
+        return {std::move(first)};
     }
 
     std::vector<StreamEvent> finish(FinishReason reason) override {
@@ -79,6 +86,7 @@ class ChatResponder final : public Responder {
         out.set("choices", Json::array({std::move(choice)}));
         out.set("usage", usage());
         out.set("system_fingerprint", context_.system_fingerprint);
+        add_constraint_notes(context_, &out);
         return dump_python(out);
     }
 

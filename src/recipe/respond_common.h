@@ -13,4 +13,7 @@ std::unique_ptr<Responder> make_messages_responder(const ConvertedRequest& reque
 std::unique_ptr<Responder> make_responses_responder(const ConvertedRequest& request,
                                                     ResponseContext context);
 
+/// {"constraint_notes": […]} of an answer whose constraint was not enforced in full.
+void add_constraint_notes(const ResponseContext& context, Json* answer);
+
 }  // namespace deepinfer::recipe

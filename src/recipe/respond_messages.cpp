@@ -194,6 +194,7 @@ class MessagesResponder final : public Responder {
         out.set("stop_reason", std::move(reason));
         out.set("stop_sequence", std::move(sequence));
         out.set("usage", usage(output_tokens));
+        add_constraint_notes(context_, &out);
         return out;
     }
 

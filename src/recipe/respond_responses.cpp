@@ -408,6 +408,7 @@ class ResponsesResponder final : public Responder {
         out.set("metadata", Json::object());
         for (const Json::Member& member : echo_json_.members())
             out.set(member.first, member.second);
+        add_constraint_notes(context_, &out);
         return out;
     }
 

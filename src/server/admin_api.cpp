@@ -39,6 +39,8 @@ Json engine_json(const InferenceBackend& backend) {
                          {"prefix_hit_tokens", s.prefix_hit_tokens},
                          {"replayed_tokens", s.replayed_tokens},
                          {"preemptions", s.preemptions},
+                         {"prepared_images", s.prepared_images},
+                         {"encoded_images", s.encoded_images},
                          {"finished_requests", s.finished_requests},
                          {"plan_us", s.plan_us},
                          {"commit_us", s.commit_us},
@@ -117,6 +119,7 @@ Json config_json(const ServerState& state) {
                              {"insecure", c.insecure},
                              {"tls-cert", c.tls_cert},
                              {"tls-client-ca", c.tls_client_ca},
+                             {"allow-image-urls", c.image_urls},
                              {"compat", c.compat},
                              {"deepseek-sampling", c.deepseek_sampling},
                              {"openai-usage-chunk", c.openai_usage_chunk},
@@ -133,6 +136,8 @@ Json config_json(const ServerState& state) {
     out.set("served-model-name", list(c.served_model_names));
     out.set("cors-origin", list(c.cors_origins));
     out.set("allowed-host", list(c.allowed_hosts));
+    out.set("image-url-host", list(c.image_url_hosts));
+    out.set("image-url-private-host", list(c.image_url_private_hosts));
     for (const LimitOption& option : limit_options()) out.set(option.name, c.limits.*option.field);
     const InferenceBackend* backend = state.backend();
     out.set("engine", backend != nullptr ? Json::raw(backend->config().to_json()) : Json());
@@ -259,7 +264,7 @@ namespace {
 /// One greedy token, to see that the engine is alive.
 class ProbeWriter final : public AnswerWriter {
   public:
-    void begin(int64_t, std::string*) override {}
+    void begin(const Output&, std::string*) override {}
     bool output(int, const Output& o, std::string*) override {
         num_tokens_ += static_cast<int64_t>(o.token_ids.size());
         return !o.finished();
@@ -285,6 +290,7 @@ Answer handle_health_generate(ServerState& state, Exchange& exchange) {
     request.sampling.temperature = 0;
     request.sampling.max_tokens = 1;
     GenerationPlan plan;
+    plan.prompt_tokens = 1;
     plan.requests.push_back(std::move(request));
     plan.writer = std::make_unique<ProbeWriter>();
     return start_generation(state, exchange, std::move(plan));

@@ -40,8 +40,9 @@ std::optional<recipe::Json> read_body(const ServerState& state,
 class AnswerWriter {
   public:
     virtual ~AnswerWriter() = default;
-    /// Before the first delta; the engine has begun. Frames are appended to *frames.
-    virtual void begin(int64_t cached_tokens, std::string* frames) = 0;
+    /// With the request's first delta, before output() gets it: usage and what a constraint leaves
+    /// out stand in it. Frames are appended to *frames.
+    virtual void begin(const Output& first, std::string* frames) = 0;
     /// False: this choice is complete by its text; what comes after is not wanted.
     virtual bool output(int choice, const Output& output, std::string* frames) = 0;
     /// The stream ends by a fault. Also before begin().
@@ -62,6 +63,9 @@ struct GenerationPlan {
     std::vector<Request> requests;  ///< one a prompt; choice = prompt index * n + sub-sequence
     std::unique_ptr<AnswerWriter> writer;
     bool stream = false;
+    int64_t prompt_tokens = 0;     ///< with the pictures' spans
+    std::string constraint_field;  ///< what the client calls the constraint
+    recipe::Protocol protocol = recipe::Protocol::kChatCompletions;
 };
 
 /// Submits the requests and gives the task, or the error that the engine answered.
@@ -86,10 +90,13 @@ Answer handle(ServerState& state, Exchange& exchange);
 
 // ------------------------------------------------------------------ conversations
 
-/// A converted conversation with its prompt, ready for sampling.
+/// A converted conversation with its prompt, ready for sampling once with_pictures() has been at
+/// it (server/pictures.h).
 struct PreparedConversation {
     recipe::ConvertedRequest request;
-    std::vector<int32_t> prompt_token_ids;
+    std::vector<int32_t> prompt_token_ids;  ///< one image token a picture
+    std::vector<ImageInput> images;
+    std::vector<int32_t> expanded_ids;  ///< what usage counts
 };
 
 /// Converts and renders; shared by generation, count_tokens and tokenize.

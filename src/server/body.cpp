@@ -1,4 +1,6 @@
 // Request bodies within the limits.
+#include <algorithm>
+
 #include "server/api.h"
 
 namespace deepinfer::server {
@@ -10,15 +12,21 @@ std::string over(const std::string& what, size_t is, int64_t limit) {
     return what + " has " + std::to_string(is) + ", expected at most " + std::to_string(limit);
 }
 
-/// The first limit that a value exceeds, as a sentence. Depth is bounded by the parser.
-std::string check_value(const Json& value, const ServerLimits& limits) {
+/// The first limit that a value exceeds, as a sentence. Depth is bounded by the parser. The text
+/// of a picture (a data: URL; `base64`: the member `data` of an object with a media type) may be as
+/// long as the largest picture makes it.
+std::string check_value(const Json& value, const ServerLimits& limits, bool base64 = false) {
     switch (value.type()) {
-        case Json::Type::kString:
-            if (static_cast<int64_t>(value.as_string().size()) > limits.json_string_bytes)
-                return over("a string's length in bytes",
-                            value.as_string().size(),
-                            limits.json_string_bytes);
+        case Json::Type::kString: {
+            const std::string& text = value.as_string();
+            const bool picture = base64 || text.rfind("data:image/", 0) == 0;
+            const int64_t most =
+                picture ? std::max(limits.json_string_bytes, limits.image_bytes / 3 * 4 + 256)
+                        : limits.json_string_bytes;
+            if (static_cast<int64_t>(text.size()) > most)
+                return over("a string's length in bytes", text.size(), most);
             break;
+        }
         case Json::Type::kArray:
             for (const Json& item : value.items())
                 if (std::string fault = check_value(item, limits); !fault.empty()) return fault;
@@ -27,7 +35,11 @@ std::string check_value(const Json& value, const ServerLimits& limits) {
             if (static_cast<int64_t>(value.members().size()) > limits.json_keys)
                 return over("an object's number of keys", value.members().size(), limits.json_keys);
             for (const Json::Member& member : value.members())
-                if (std::string fault = check_value(member.second, limits); !fault.empty())
+                if (std::string fault =
+                        check_value(member.second,
+                                    limits,
+                                    member.first == "data" && value.find("media_type") != nullptr);
+                    !fault.empty())
                     return fault;
             break;
         default:

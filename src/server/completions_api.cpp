@@ -5,6 +5,7 @@
 #include "recipe/fields.h"
 #include "recipe/utf8_stream.h"
 #include "server/api.h"
+#include "server/constraints.h"
 
 namespace deepinfer::server {
 namespace {
@@ -136,10 +137,7 @@ class Reader {
         r_.no_tokens = *r_.sampling.max_tokens == 0;
         if (r_.no_tokens && !r_.echo)
             recipe::refuse("max_tokens is 0, which needs echo: true", "max_tokens");
-        if (body_.has("response_format") || body_.has("guided_json") || body_.has("guided_regex") ||
-            body_.has("guided_grammar") || body_.has("guided_choice") ||
-            body_.has("structured_outputs"))
-            recipe::refuse("constrained output is not in this version", "response_format");
+        r_.sampling.so_args = read_completions_constraint(body_, state_.config.limits);
     }
 
     void prompts() {
@@ -310,7 +308,9 @@ class CompletionsWriter final : public AnswerWriter {
         num_open_ = static_cast<int>(n);
     }
 
-    void begin(int64_t, std::string*) override {}
+    void begin(const Output& first, std::string*) override {
+        constraint_notes_ = first.constraint_notes;
+    }
 
     bool output(int index, const Output& o, std::string* frames) override {
         Choice& choice = choices_[static_cast<size_t>(index)];
@@ -369,7 +369,7 @@ class CompletionsWriter final : public AnswerWriter {
             if (i > 0) out += ", ";
             out += choice_json(static_cast<int>(i), choices_[i], choices_[i].text, true);
         }
-        return out + "], \"usage\": " + usage() + "}";
+        return out + "], \"usage\": " + usage() + notes() + "}";
     }
 
     ErrorShape error_shape() const override { return ErrorShape::kOpenAi; }
@@ -446,7 +446,16 @@ class CompletionsWriter final : public AnswerWriter {
         } else if (request_.include_usage) {
             out += ", \"usage\": null";
         }
+        if (events_ == 0) out += notes();
         return out + "}\n\n";
+    }
+
+    /// `, "constraint_notes": […]`, or nothing.
+    std::string notes() const {
+        std::string list;
+        for (const std::string& note : constraint_notes_)
+            list += (list.empty() ? "" : ", ") + recipe::json_quote(note);
+        return list.empty() ? "" : ", \"constraint_notes\": [" + list + "]";
     }
 
     std::string usage() const {
@@ -471,6 +480,7 @@ class CompletionsWriter final : public AnswerWriter {
     int64_t cached_tokens_ = 0;
     int64_t completion_tokens_ = 0;
     std::string finish_reason_;
+    std::vector<std::string> constraint_notes_;
     int64_t events_ = 0;
 };
 
@@ -488,6 +498,8 @@ Answer handle_completions(ServerState& state, Exchange& exchange) {
     }
     GenerationPlan plan;
     plan.stream = request.stream;
+    plan.constraint_field =
+        body->find("response_format") != nullptr ? "response_format" : "structured_outputs";
     for (const std::vector<int32_t>& prompt : request.prompts) {
         recipe::RequestSampling asked = request.sampling;
         // The engine generates at least one token; it is not shown.
@@ -499,8 +511,10 @@ Answer handle_completions(ServerState& state, Exchange& exchange) {
             return error_answer(ErrorShape::kOpenAi, error);
         }
         sampling->stop = request.stop;
+        sampling->so_args = asked.so_args;
         sampling->logprobs = request.logprobs;
         if (request.echo && request.logprobs) sampling->prompt_logprobs = request.logprobs;
+        plan.prompt_tokens += static_cast<int64_t>(prompt.size());
         Request r;
         r.id = exchange.id;
         r.prompt_token_ids = prompt;

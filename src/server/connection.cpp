@@ -514,6 +514,7 @@ asio::awaitable<bool> Connection::run_task(Exchange& exchange, Task* task, int* 
     SteadyTime last_write = std::chrono::steady_clock::now();
     next_probe_ = SteadyTime();
     *status = 200;
+    bool head_sent = false;  // of a stream; nothing of its body may come before
     for (;;) {
         const SteadyTime now = std::chrono::steady_clock::now();
         if (ended_ == Ended::kHalfClosed && now >= next_probe_) {
@@ -528,6 +529,8 @@ asio::awaitable<bool> Connection::run_task(Exchange& exchange, Task* task, int* 
         Task::Progress progress = task->poll(now);
         std::string out;
         if (progress.head_ready) {
+            head_sent = true;
+            *status = progress.head.status;
             for (auto& field : common_fields(exchange))
                 progress.head.fields.push_back(std::move(field));
             const bool keep = exchange.request.keep_alive && !shared_.closing;
@@ -540,7 +543,7 @@ asio::awaitable<bool> Connection::run_task(Exchange& exchange, Task* task, int* 
             } else {
                 out += progress.bytes;
             }
-            if (out.empty() && keep_alive_ms > 0 &&
+            if (out.empty() && head_sent && keep_alive_ms > 0 &&
                 now >= last_write + Milliseconds(keep_alive_ms)) {
                 constexpr std::string_view kComment = ": keep-alive\n\n";
                 if (version_ == 11) {
@@ -566,7 +569,7 @@ asio::awaitable<bool> Connection::run_task(Exchange& exchange, Task* task, int* 
         if (progress.done) co_return true;
         if (!out.empty()) continue;  // more may have come while that was written
         SteadyTime until = task->deadline();
-        if (streamed && keep_alive_ms > 0)
+        if (head_sent && keep_alive_ms > 0)
             until = std::min(until, last_write + Milliseconds(keep_alive_ms));
         if (ended_ == Ended::kHalfClosed) until = std::min(until, next_probe_);
         co_await wait_event(until);

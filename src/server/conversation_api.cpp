@@ -7,6 +7,7 @@
 #include "recipe/utf8_stream.h"
 #include "server/api.h"
 #include "server/constraints.h"
+#include "server/pictures.h"
 
 namespace deepinfer::server {
 namespace {
@@ -51,8 +52,9 @@ class ConversationWriter final : public AnswerWriter {
           turn_(std::move(turn)),
           think_end_(tokenizer.id_of("</think>")) {}
 
-    void begin(int64_t cached_tokens, std::string* frames) override {
-        context_.cached_tokens = cached_tokens;
+    void begin(const Output& first, std::string* frames) override {
+        context_.cached_tokens = first.usage.cached_tokens;
+        context_.constraint_notes = first.constraint_notes;
         const int n = request_.sampling.n;
         if (n > 1) {
             context_.group = std::make_shared<recipe::ChoiceGroup>();
@@ -101,7 +103,7 @@ class ConversationWriter final : public AnswerWriter {
         if (responders_.empty()) {
             // Nothing has been said yet: Responses and Messages begin all the same.
             std::string unseen;
-            begin(0, request_.protocol == Protocol::kResponses ? frames : &unseen);
+            begin(Output(), request_.protocol == Protocol::kResponses ? frames : &unseen);
         }
         add(responders_.front()->fail(error), frames);
         turn_.store = nullptr;
@@ -306,10 +308,6 @@ std::optional<PreparedConversation> prepare_conversation(
     }
     PreparedConversation out;
     out.request = std::move(*converted.request);
-    if (Status s = check_pictures(out.request.conversation); !s.ok()) {
-        *error = bad_request(s.message(), protocol == Protocol::kResponses ? "input" : "messages");
-        return std::nullopt;
-    }
     if (for_generation && (!check_stops(out.request, error) ||
                            !check_constraints(state.config.limits, out.request, error)))
         return std::nullopt;
@@ -392,6 +390,57 @@ std::optional<SamplingParams> sampling_params(const ServerState& state,
     return p;
 }
 
+namespace {
+
+Answer generate_conversation(ServerState& state,
+                             Exchange& exchange,
+                             PreparedConversation& prepared,
+                             TurnToStore turn,
+                             const std::string& cache_salt) {
+    ConvertedRequest& request = prepared.request;
+    const Protocol protocol = request.protocol;
+    const ErrorShape shape = shape_of(protocol);
+    const int64_t num_prompt_tokens = static_cast<int64_t>(prepared.expanded_ids.size());
+    ApiError error;
+    std::optional<SamplingParams> sampling = sampling_params(
+        state, request.sampling, num_prompt_tokens, default_max_tokens(request), &error);
+    if (!sampling) return error_answer(shape, error);
+    apply_constraints(request, &*sampling);
+
+    exchange.record.model = request.model;
+    exchange.record.user_hash = hash_of(request.user);
+    recipe::ResponseContext context;
+    context.response_id = random_id(response_prefix(protocol));
+    context.model = request.model;
+    context.created = unix_seconds();
+    context.system_fingerprint = "fp_" DEEPINFER_VERSION;
+    context.prompt_tokens = num_prompt_tokens;
+    context.usage_chunk = state.config.openai_usage_chunk;
+    context.now = &unix_seconds;
+
+    GenerationPlan plan;
+    plan.stream = request.stream;
+    plan.protocol = protocol;
+    plan.prompt_tokens = num_prompt_tokens;
+    plan.constraint_field = constraint_field(request);
+    Request r;
+    r.id = exchange.id;
+    r.prompt_token_ids = std::move(prepared.prompt_token_ids);
+    r.images = std::move(prepared.images);
+    r.sampling = std::move(*sampling);
+    r.tenant = exchange.caller.tenant;
+    r.cache_salt = cache_salt;
+    plan.requests.push_back(std::move(r));
+    plan.writer = std::make_unique<ConversationWriter>(state.backend()->tokenizer(),
+                                                       std::move(request),
+                                                       std::move(context),
+                                                       &state.metrics,
+                                                       std::move(turn));
+    return start_generation(state, exchange, std::move(plan));
+}
+
+}  // namespace
+
 Answer handle_conversation(ServerState& state, Exchange& exchange, Protocol protocol) {
     const ErrorShape shape = shape_of(protocol);
     ApiError error;
@@ -417,38 +466,16 @@ Answer handle_conversation(ServerState& state, Exchange& exchange, Protocol prot
         s.top_p = thinking ? std::clamp(s.top_p, 0.95, 1.0) : 1.0;
     }
     if (!request.store || !state.store.enabled()) turn.store = nullptr;
-    const int64_t num_prompt_tokens = static_cast<int64_t>(prepared->prompt_token_ids.size());
-    std::optional<SamplingParams> sampling = sampling_params(
-        state, request.sampling, num_prompt_tokens, default_max_tokens(request), &error);
-    if (!sampling) return error_answer(shape, error);
-    apply_constraints(request, &*sampling);
-
-    exchange.record.model = request.model;
-    exchange.record.user_hash = hash_of(request.user);
-    recipe::ResponseContext context;
-    context.response_id = random_id(response_prefix(protocol));
-    context.model = request.model;
-    context.created = unix_seconds();
-    context.system_fingerprint = "fp_" DEEPINFER_VERSION;
-    context.prompt_tokens = num_prompt_tokens;
-    context.usage_chunk = state.config.openai_usage_chunk;
-    context.now = &unix_seconds;
-
-    GenerationPlan plan;
-    plan.stream = request.stream;
-    Request r;
-    r.id = exchange.id;
-    r.prompt_token_ids = std::move(prepared->prompt_token_ids);
-    r.sampling = std::move(*sampling);
-    r.tenant = exchange.caller.tenant;
-    r.cache_salt = std::move(cache_salt);
-    plan.requests.push_back(std::move(r));
-    plan.writer = std::make_unique<ConversationWriter>(state.backend()->tokenizer(),
-                                                       std::move(request),
-                                                       std::move(context),
-                                                       &state.metrics,
-                                                       std::move(turn));
-    return start_generation(state, exchange, std::move(plan));
+    const bool stream = request.stream;
+    return with_pictures(
+        state,
+        exchange,
+        shape,
+        stream,
+        std::move(*prepared),
+        [&state, turn = std::move(turn), cache_salt](Exchange& own, PreparedConversation& ready) {
+            return generate_conversation(state, own, ready, turn, cache_salt);
+        });
 }
 
 Answer handle_stored_response(ServerState& state, Exchange& exchange, bool remove) {

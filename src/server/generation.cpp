@@ -3,7 +3,9 @@
 #include <mutex>
 
 #include "server/api.h"
+#include "server/constraints.h"
 #include "server/inbox.h"
+#include "server/pictures.h"
 
 namespace deepinfer::server {
 namespace {
@@ -14,16 +16,18 @@ class GenerationTask final : public Task {
   public:
     GenerationTask(ServerState& state,
                    const Exchange& exchange,
-                   std::unique_ptr<AnswerWriter> writer,
-                   bool stream,
+                   GenerationPlan& plan,
                    int num_choices)
         : state_(state),
           backend_(*state.backend()),
           id_(exchange.id),
-          writer_(std::move(writer)),
-          stream_(stream),
+          writer_(std::move(plan.writer)),
+          stream_(plan.stream),
+          protocol_(plan.protocol),
+          has_pictures_(!plan.requests.front().images.empty()),
           arrived_(exchange.arrived),
           submitted_(std::chrono::steady_clock::now()),
+          prompt_tokens_(plan.prompt_tokens),
           num_open_(num_choices),
           record_(exchange.record) {
         ended_.assign(static_cast<size_t>(num_open_), false);
@@ -40,9 +44,7 @@ class GenerationTask final : public Task {
     Status submit(std::vector<Request> requests, const Exchange& exchange) {
         const int n = requests.front().sampling.n;
         int base = 0;
-        record_.prompt_tokens = 0;
         for (Request& request : requests) {
-            prompt_tokens_ += static_cast<int64_t>(request.prompt_token_ids.size());
             RequestCallbacks callbacks;
             callbacks.on_output = [inbox = inbox_, base](const Output& o) {
                 return inbox->push(base + o.index, o);
@@ -75,30 +77,28 @@ class GenerationTask final : public Task {
 
     Progress poll(SteadyTime now) override {
         Progress out;
-        if (stream_ && !head_sent_) {
+        std::deque<Inbox::Item> items = inbox_->take();
+        if (stream_ && !head_sent_ && !waits_for_pictures(items, now)) {
             head_sent_ = true;
             out.head_ready = true;
             out.head.content_type = "text/event-stream";
             out.head.fields = {{"cache-control", "no-cache"}, {"x-accel-buffering", "no"}};
         }
-        for (Inbox::Item& item : inbox_->take()) {
+        for (Inbox::Item& item : items) {
             deliver(item, now, &out);
             if (out.done) return out;
         }
         if (!begun_at_ && inbox_->begun()) begun_at_ = now;
-        if (shutdown_)
-            return fail(api_error(503, "overloaded_error", "the server is shutting down"), &out);
-        if (inbox_->cancelled()) {
+        if (shutdown_) {
+            fail(api_error(503, "overloaded_error", "the server is shutting down"), &out);
+        } else if (inbox_->cancelled()) {
             ++state_.metrics.aborts;
             abort_all();
-            return fail(api_error(500, "internal_error", "the request was cancelled", "cancelled"),
-                        &out);
-        }
-        if (now >= deadline()) {
+            fail(api_error(500, "internal_error", "the request was cancelled", "cancelled"), &out);
+        } else if (now >= deadline()) {
             ++state_.metrics.aborts;
             abort_all();
-            const std::string what = timeout_name(now);
-            return fail(api_error(503, "overloaded_error", what, "timeout"), &out);
+            fail(api_error(503, "overloaded_error", timeout_name(now), "timeout"), &out);
         }
         return out;
     }
@@ -108,6 +108,9 @@ class GenerationTask final : public Task {
     SteadyTime deadline() const override {
         const ServerLimits& l = state_.config.limits;
         const SteadyTime total = arrived_ + Milliseconds(l.total_timeout_ms);
+        if (!begun_at_ && stream_ && !head_sent_)
+            return std::min(
+                {total, submitted_ + Milliseconds(l.queue_timeout_ms), submitted_ + kHeadWaits});
         if (!begun_at_) return std::min(total, submitted_ + Milliseconds(l.queue_timeout_ms));
         if (!first_token_at_)
             return std::min(total, *begun_at_ + Milliseconds(l.first_token_timeout_ms));
@@ -128,6 +131,15 @@ class GenerationTask final : public Task {
     const AccessRecord& record() const override { return record_; }
 
   private:
+    /// A stream's head waits until the pictures are known to be whole, so that a broken one is
+    /// still answered with 400; but not for ever, behind a long queue.
+    static constexpr Milliseconds kHeadWaits{10'000};
+    bool waits_for_pictures(const std::deque<Inbox::Item>& items, SteadyTime now) const {
+        if (!has_pictures_ || now >= submitted_ + kHeadWaits) return false;
+        if (!items.empty()) return items.front().output.finish_reason == FinishReason::kError;
+        return !inbox_->begun() || shutdown_ || inbox_->cancelled();
+    }
+
     void deliver(Inbox::Item& item, SteadyTime now, Progress* out) {
         const Output& o = item.output;
         const size_t choice = static_cast<size_t>(item.choice);
@@ -135,7 +147,7 @@ class GenerationTask final : public Task {
         if (!begun_at_) begun_at_ = now;
         if (o.finish_reason == FinishReason::kError) {
             abort_all();
-            fail(from_status(o.error), out);
+            fail(has_pictures_ ? picture_error(o.error, protocol_) : from_status(o.error), out);
             return;
         }
         if (o.finish_reason == FinishReason::kEmptyMask) {
@@ -155,7 +167,7 @@ class GenerationTask final : public Task {
         if (!started_) {
             started_ = true;
             record_.cached_tokens = o.usage.cached_tokens;
-            writer_->begin(o.usage.cached_tokens, &out->bytes);
+            writer_->begin(o, &out->bytes);
         }
         observe(o, choice, now);
         const bool wanted = writer_->output(item.choice, o, &out->bytes);
@@ -210,17 +222,18 @@ class GenerationTask final : public Task {
                                          static_cast<double>(writer_->completion_tokens() - 1));
     }
 
-    Progress fail(const ApiError& error, Progress* out) {
+    void fail(const ApiError& error, Progress* out) {
         record_.error = error.message;
-        if (stream_) {
+        if (stream_ && head_sent_) {
             writer_->fail(error, &out->bytes);
+        } else if (stream_) {
+            *out = whole_answer(error_answer(writer_->error_shape(), error).reply, true);
         } else {
             Answer answer = error_answer(writer_->error_shape(), error);
             out->head = std::move(answer.reply);
         }
         out->done = true;
         finish(Outcome::kError, "error");
-        return std::move(*out);
     }
 
     void finish(Outcome outcome, const std::string& reason) {
@@ -271,12 +284,14 @@ class GenerationTask final : public Task {
     const std::string id_;
     std::unique_ptr<AnswerWriter> writer_;
     const bool stream_;
+    const recipe::Protocol protocol_;
+    const bool has_pictures_;
     const SteadyTime arrived_;
     const SteadyTime submitted_;
     std::shared_ptr<Inbox> inbox_;
     std::shared_ptr<std::atomic<int64_t>> tokens_;
     std::vector<uint64_t> numbers_;
-    int64_t prompt_tokens_ = 0;
+    const int64_t prompt_tokens_;
 
     int num_open_;  // choices
     std::vector<bool> ended_;
@@ -300,10 +315,11 @@ Answer start_generation(ServerState& state, Exchange& exchange, GenerationPlan p
     const int num_choices =
         static_cast<int>(plan.requests.size()) * plan.requests.front().sampling.n;
     exchange.record.streamed = plan.stream;
-    auto task = std::make_unique<GenerationTask>(
-        state, exchange, std::move(plan.writer), plan.stream, num_choices);
+    auto task = std::make_unique<GenerationTask>(state, exchange, plan, num_choices);
     if (Status s = task->submit(std::move(plan.requests), exchange); !s.ok()) {
-        return error_answer(shape, from_status(s));
+        const bool constraint = s.message().rfind("so_args: ", 0) == 0;
+        return error_answer(
+            shape, constraint ? constraint_error(s, plan.constraint_field) : from_status(s));
     }
     Answer answer;
     answer.task = std::move(task);

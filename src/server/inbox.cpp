@@ -12,6 +12,8 @@ void join(Output* last, const Output& next) {
     joined.logprobs = std::move(last->logprobs);
     joined.logprobs.insert(joined.logprobs.end(), next.logprobs.begin(), next.logprobs.end());
     if (!last->prompt_logprobs.empty()) joined.prompt_logprobs = std::move(last->prompt_logprobs);
+    if (!last->constraint_notes.empty())
+        joined.constraint_notes = std::move(last->constraint_notes);
     joined.nan_logits = joined.nan_logits || last->nan_logits;
     *last = std::move(joined);
 }

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <thread>
 
+#include "deepinfer/recipe.h"
 #include "deepinfer/server.h"
 
 namespace deepinfer {
@@ -24,6 +25,10 @@ class ScriptedBackend final : public InferenceBackend {
         info_.max_position_embeddings = options.max_model_len;
         info_.bos_token_id = tokenizer_.bos_id();
         info_.eos_token_id = tokenizer_.eos_id();
+        if (options.image_tokens) {
+            info_.takes_images = true;
+            info_.image_token_id = tokenizer_.id_of(std::string(recipe::kImageToken));
+        }
         script_ = tokenizer_.encode(options.text);
         thread_ = std::thread([this] { run(); });
     }
@@ -39,6 +44,10 @@ class ScriptedBackend final : public InferenceBackend {
 
     Result<uint64_t> submit(Request request, RequestCallbacks callbacks) override {
         DI_RETURN_IF_ERROR(request.sampling.validate(info_.vocab_size));
+        Result<std::vector<int32_t>> expanded = expand_prompt(request);
+        if (!expanded.ok()) return expanded.status();
+        request.prompt_token_ids = std::move(expanded).value();
+        request.images.clear();
         const int64_t prompt = static_cast<int64_t>(request.prompt_token_ids.size());
         const int64_t most = request.sampling.max_tokens.value_or(1);
         if (prompt < 1 || prompt + most > options_.max_model_len)
@@ -63,6 +72,27 @@ class ScriptedBackend final : public InferenceBackend {
         const std::lock_guard<std::mutex> lock(mutex_);
         aborted_.push_back(request);
         wake_.notify_one();
+    }
+
+    Result<std::vector<int32_t>> expand_prompt(const Request& request) const override {
+        std::vector<int32_t> out;
+        size_t next = 0;
+        for (const int32_t id : request.prompt_token_ids) {
+            int64_t times = 1;
+            if (info_.takes_images && id == info_.image_token_id) {
+                if (next >= request.images.size())
+                    return Status(StatusCode::kInvalidArgument,
+                                  "the prompt has more image tokens than there are images");
+                const Result<int64_t> tokens = options_.image_tokens(request.images[next++]);
+                if (!tokens.ok()) return tokens.status();
+                times = tokens.value();
+            }
+            out.insert(out.end(), static_cast<size_t>(times), id);
+        }
+        if (next != request.images.size())
+            return Status(StatusCode::kInvalidArgument,
+                          "the prompt has fewer image tokens than there are images");
+        return out;
     }
 
     const Tokenizer& tokenizer() const override { return tokenizer_; }

@@ -23,6 +23,9 @@ class EngineBackend final : public InferenceBackend {
         return engine_->submit(std::move(request), std::move(callbacks));
     }
     void abort(uint64_t request) override { engine_->abort(request); }
+    Result<std::vector<int32_t>> expand_prompt(const Request& request) const override {
+        return engine_->expand_prompt(request);
+    }
     const Tokenizer& tokenizer() const override { return engine_->tokenizer(); }
     const EngineConfig& config() const override { return engine_->config(); }
     const ModelInfo& model_info() const override { return engine_->model_info(); }
@@ -78,6 +81,10 @@ std::span<const LimitOption> limit_options() {
         {"total-timeout-ms", &L::total_timeout_ms, "Time of a whole request", 10, kMany},
         {"send-timeout-ms", &L::send_timeout_ms, "Time that a reader may read nothing", 10, kMany},
         {"keep-alive-ms", &L::keep_alive_ms, "Time between comments in a silent stream (0: none)", 0, kMany},
+        {"max-images", &L::images, "Most pictures of one request", 0, 600},
+        {"max-image-bytes", &L::image_bytes, "Largest picture as encoded", 1, 32 << 20},
+        {"max-request-image-bytes", &L::request_image_bytes, "Bytes of a request's pictures as encoded", 1, 64 << 20},
+        {"image-url-timeout-ms", &L::image_url_timeout_ms, "Time to fetch a request's pictures", 10, kMany},
         {"max-stored-responses", &L::stored_turns, "Stored Responses (0: none are stored)", 0, kMany},
         {"max-stored-responses-per-key", &L::stored_turns_per_key, "Of which of one tenant", 1, kMany},
         {"max-stored-bytes", &L::stored_bytes, "Bytes of stored Responses", 1024, kBytes},
@@ -109,6 +116,10 @@ Status ServerConfig::validate() const {
                            ", expected " + std::to_string(option.low) + " to " +
                            std::to_string(option.high));
     }
+    if (!image_urls && !(image_url_hosts.empty() && image_url_private_hosts.empty()))
+        return invalid(
+            "--image-url-host and --image-url-private-host need --allow-image-urls: pictures are "
+            "not fetched without it");
     if (io_threads < 0 || io_threads > 64)
         return invalid("--io-threads " + std::to_string(io_threads) + ", expected 0 to 64");
     if (cpu_threads < 0 || cpu_threads > 256)
@@ -136,6 +147,7 @@ struct Server::Impl {
 
     std::unique_ptr<InferenceBackend> backend;  // the listener's tasks use it: destroyed after them
     server::ServerState state;
+    std::unique_ptr<server::WorkPool> fetchers;
     std::unique_ptr<server::Listener> listener;
 
     std::mutex mutex;
@@ -222,6 +234,13 @@ Result<std::unique_ptr<Server>> Server::start(const ServerConfig& config) {
     Impl* raw = impl.get();
     state.reload = [raw] { return raw->reload(); };
     state.cpu_seconds = [raw] { return raw->listener->cpu_seconds(); };
+    if (config.image_urls) {
+        // They wait more than they work. Each may hold a request's pictures, 64 MiB.
+        constexpr int kThreads = 8;
+        constexpr size_t kWaiting = 256;
+        impl->fetchers = std::make_unique<server::WorkPool>(kThreads, kWaiting);
+        state.fetchers = impl->fetchers.get();
+    }
     auto listener = server::Listener::start(state);
     if (!listener.ok()) return listener.status();
     impl->listener = std::move(listener).value();

@@ -1,7 +1,5 @@
-// The handed cases of tests/data/cases/server.json, over HTTP.
-//
-// C-085 (remote images) waits for pictures in the server; its rows are answered with 400 until
-// then, which is asserted for those that want 400.
+// The handed cases of tests/data/cases/server.json, over HTTP. C-085 (remote images) stands in
+// pictures_test.cpp.
 #include <cctype>
 
 #include "server/server_test_util.h"
@@ -142,23 +140,6 @@ TEST(ServerCases, C084PromptsTooLong) {
     }
     EXPECT_EQ(num_run, 12);
     server.expect_alive();
-}
-
-TEST(ServerCases, C085ImagesAreRefused) {
-    const json c = case_of("C-085");
-    const TestServer server({.text = "</think>ok"});
-    int num_run = 0;
-    for (const json& row : c["rows"]) {
-        if (!row["in"].contains("image_url") || row["want"]["status"] != 400) continue;
-        const json image = {{"type", "image_url"},
-                            {"image_url", {{"url", row["in"]["image_url"]}}}};
-        const json messages = json::array({{{"role", "user"}, {"content", json::array({image})}}});
-        const HttpResult r =
-            server.post("/v1/chat/completions", TestServer::chat({{"messages", messages}}));
-        EXPECT_EQ(r.status, 400) << row["in"];
-        ++num_run;
-    }
-    EXPECT_EQ(num_run, 11);
 }
 
 TEST(ServerCases, C086MalformedRequests) {

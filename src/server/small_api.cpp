@@ -1,6 +1,7 @@
 // The routes that answer at once: models, tokens, counting, administration.
 #include "recipe/fields.h"
 #include "server/api.h"
+#include "server/pictures.h"
 
 namespace deepinfer::server {
 namespace {
@@ -60,6 +61,19 @@ Json ids_json(const std::vector<int32_t>& ids) {
     return Json::raw(out + "]");
 }
 
+Answer tokens_answer(const ServerState& state, const std::vector<int32_t>& ids, bool strings) {
+    const Tokenizer& tokenizer = state.backend()->tokenizer();
+    Json out = Json::object({{"count", static_cast<int64_t>(ids.size())},
+                             {"max_model_len", state.backend()->config().max_model_len}});
+    out.set("tokens", ids_json(ids));
+    if (strings) {
+        Json list = Json::array();
+        for (const int32_t id : ids) list.push_back(tokenizer.token_text(id));
+        out.set("token_strs", std::move(list));
+    }
+    return json_answer(out);
+}
+
 }  // namespace
 
 Answer handle_models(ServerState& state, Exchange& exchange) {
@@ -92,11 +106,18 @@ Answer handle_count_tokens(ServerState& state, Exchange& exchange) {
     ApiError error;
     const std::optional<Json> body = read_body(state, exchange.request.body, &error);
     if (!body) return error_answer(ErrorShape::kAnthropic, error);
-    const auto prepared =
-        prepare_conversation(state, recipe::Protocol::kMessages, *body, false, &error);
+    auto prepared = prepare_conversation(state, recipe::Protocol::kMessages, *body, false, &error);
     if (!prepared) return error_answer(ErrorShape::kAnthropic, error);
-    return json_answer(
-        Json::object({{"input_tokens", static_cast<int64_t>(prepared->prompt_token_ids.size())}}));
+    return with_pictures(
+        state,
+        exchange,
+        ErrorShape::kAnthropic,
+        false,
+        std::move(*prepared),
+        [](Exchange&, PreparedConversation& ready) {
+            return json_answer(
+                Json::object({{"input_tokens", static_cast<int64_t>(ready.expanded_ids.size())}}));
+        });
 }
 
 Answer handle_tokenize(ServerState& state, Exchange& exchange) {
@@ -105,36 +126,34 @@ Answer handle_tokenize(ServerState& state, Exchange& exchange) {
     if (!body) return error_answer(ErrorShape::kOpenAi, error);
     return refusing(ErrorShape::kOpenAi, [&] {
         const Tokenizer& tokenizer = state.backend()->tokenizer();
-        std::vector<int32_t> ids;
         const Fields fields(*body, "");
+        const bool strings = fields.boolean("return_token_strs").value_or(false);
         if (body->find("messages") != nullptr) {
             if (!fields.has("model")) body->set("model", state.config.served_model_names.front());
-            const auto prepared = prepare_conversation(
+            auto prepared = prepare_conversation(
                 state, recipe::Protocol::kChatCompletions, *body, false, &error);
             if (!prepared) return error_answer(ErrorShape::kOpenAi, error);
-            ids = prepared->prompt_token_ids;
-        } else {
-            const std::string text = fields.required_string("prompt");
-            if (static_cast<int64_t>(text.size()) > state.config.limits.prompt_text_bytes)
-                recipe::refuse("prompt has " + std::to_string(text.size()) +
-                                   " bytes of text, expected at most " +
-                                   std::to_string(state.config.limits.prompt_text_bytes),
-                               "prompt");
-            ids = tokenizer.encode(text);
-            const int32_t bos = tokenizer.bos_id();
-            if (fields.boolean("add_special_tokens").value_or(true) && bos >= 0 &&
-                (ids.empty() || ids[0] != bos))
-                ids.insert(ids.begin(), bos);
+            return with_pictures(state,
+                                 exchange,
+                                 ErrorShape::kOpenAi,
+                                 false,
+                                 std::move(*prepared),
+                                 [&state, strings](Exchange&, PreparedConversation& ready) {
+                                     return tokens_answer(state, ready.expanded_ids, strings);
+                                 });
         }
-        Json out = Json::object({{"count", static_cast<int64_t>(ids.size())},
-                                 {"max_model_len", state.backend()->config().max_model_len}});
-        out.set("tokens", ids_json(ids));
-        if (fields.boolean("return_token_strs").value_or(false)) {
-            Json strings = Json::array();
-            for (const int32_t id : ids) strings.push_back(tokenizer.token_text(id));
-            out.set("token_strs", std::move(strings));
-        }
-        return json_answer(out);
+        const std::string text = fields.required_string("prompt");
+        if (static_cast<int64_t>(text.size()) > state.config.limits.prompt_text_bytes)
+            recipe::refuse("prompt has " + std::to_string(text.size()) +
+                               " bytes of text, expected at most " +
+                               std::to_string(state.config.limits.prompt_text_bytes),
+                           "prompt");
+        std::vector<int32_t> ids = tokenizer.encode(text);
+        const int32_t bos = tokenizer.bos_id();
+        if (fields.boolean("add_special_tokens").value_or(true) && bos >= 0 &&
+            (ids.empty() || ids[0] != bos))
+            ids.insert(ids.begin(), bos);
+        return tokens_answer(state, ids, strings);
     });
 }
 

@@ -15,6 +15,7 @@
 #include "server/metrics.h"
 #include "server/response_store.h"
 #include "server/task.h"
+#include "server/work_pool.h"
 
 namespace deepinfer::server {
 
@@ -70,6 +71,8 @@ struct ServerState {
     /// Null without keys.
     std::shared_ptr<const KeyRing> keys() const;
     void set_keys(std::shared_ptr<const KeyRing> keys);
+
+    WorkPool* fetchers = nullptr;  ///< threads that fetch pictures; null: no URLs are taken
 
     // Doors to the server around this state, for admin routes.
     std::function<Status()> reload;

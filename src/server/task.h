@@ -83,6 +83,17 @@ class Task {
     virtual const AccessRecord& record() const = 0;
 };
 
+/// The last progress of a task that ends with a reply instead of what it was to become. Of a
+/// stream: before its head is out.
+inline Task::Progress whole_answer(HttpReply reply, bool streamed) {
+    Task::Progress out;
+    out.done = true;
+    out.head_ready = streamed;
+    out.head = std::move(reply);
+    if (streamed) out.bytes.swap(out.head.body);
+    return out;
+}
+
 struct Answer {
     HttpReply reply;
     std::unique_ptr<Task> task;  ///< set: `reply` is not used

@@ -3,6 +3,7 @@
 
 Every feature that a client package knows how to ask for, streamed and whole; both must say the same.
 """
+import base64
 import json
 import os
 import pathlib
@@ -22,6 +23,12 @@ import openai
 PROGRAM = ""
 MODEL = "deepseek-flash"
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+CIRCLE = (pathlib.Path(__file__).resolve().parents[1] / "data" / "pictures" / "circle.png").read_bytes()
+CIRCLE_URL = "data:image/png;base64," + base64.b64encode(CIRCLE).decode()
+VERDICT = {"type": "object", "properties": {"verdict": {"enum": ["yes", "no"]}}, "required": ["verdict"], "additionalProperties": False}
+# Its format is none that can be enforced: refused when strict, left out and told of otherwise.
+LOOSE = {"type": "object", "properties": {"a": {"type": "string", "format": "no-such-format"}}, "required": ["a"], "additionalProperties": False}
+OFF = {"thinking": {"type": "disabled"}}
 WEATHER = {"name": "get_weather", "description": "Get weather",
            "parameters": {"type": "object", "properties": {"location": {"type": "string"}}, "required": ["location"]}}
 
@@ -176,6 +183,85 @@ class OpenAI(unittest.TestCase):
         after = self.assert_same(messages=messages, tools=tools, temperature=0)
         self.assertTrue(after.choices[0].message.content or after.choices[0].message.tool_calls)
 
+    def schema_format(self, schema, strict=True):
+        return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": strict}}
+
+    def test_pictures(self):
+        def ask(**image):
+            return [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": CIRCLE_URL, **image}},
+                                                 {"type": "text", "text": "What do you see?"}]}]
+        answer = self.assert_same(messages=ask(), temperature=0, extra_body=OFF)
+        self.assertIn("circle", answer.choices[0].message.content)
+        text = self.whole(messages=[{"role": "user", "content": "What do you see?"}], temperature=0, max_tokens=1, extra_body=OFF)
+        self.assertGreater(answer.usage.prompt_tokens, text.usage.prompt_tokens + 10)
+        self.whole(messages=ask(detail="low"), temperature=0, max_tokens=1)
+        for wrong in ({"detail": "tiny"}, {"url": "http://127.0.0.1/x.png"}, {"url": CIRCLE_URL[:200]}, {"url": "data:image/png;base64,!!"}):
+            for call in (self.whole, self.streamed):
+                with self.assertRaises(openai.BadRequestError) as refused:
+                    call(messages=ask(**wrong))
+                self.assertEqual(refused.exception.param, "messages")
+        parts = [{"type": "input_image", "image_url": CIRCLE_URL, "detail": "auto"}, {"type": "input_text", "text": "What do you see?"}]
+        response = self.client.responses.create(model=MODEL, input=[{"role": "user", "content": parts}], reasoning={"effort": "none"}, temperature=0)
+        self.assertEqual(response.output_text, answer.choices[0].message.content)
+        self.assertEqual(response.usage.input_tokens, answer.usage.prompt_tokens)
+
+    def test_response_formats(self):
+        messages = [{"role": "user", "content": "Is water wet? Answer as json."}]
+        for seed in range(3):
+            answer = self.assert_same(messages=messages, seed=seed, max_tokens=60, response_format=self.schema_format(VERDICT), extra_body=OFF)
+            self.assertIn(json.loads(answer.choices[0].message.content), [{"verdict": "yes"}, {"verdict": "no"}])
+        answer = self.assert_same(messages=messages, temperature=0, max_tokens=100, response_format={"type": "json_object"}, extra_body=OFF)
+        if answer.choices[0].finish_reason == "stop":
+            self.assertIsInstance(json.loads(answer.choices[0].message.content), dict)
+        import pydantic
+        import typing
+
+        class Verdict(pydantic.BaseModel):
+            verdict: typing.Literal["yes", "no"]
+        parsed = self.client.chat.completions.parse(model=MODEL, messages=messages, response_format=Verdict, max_tokens=60, extra_body=OFF)
+        self.assertIn(parsed.choices[0].message.parsed.verdict, ("yes", "no"))
+        response = self.client.responses.create(model=MODEL, input="Is water wet? Answer as json.", reasoning={"effort": "none"},
+                                                text={"format": {"type": "json_schema", "name": "v", "schema": VERDICT, "strict": True}})
+        self.assertIn(json.loads(response.output_text), [{"verdict": "yes"}, {"verdict": "no"}])
+
+    def test_what_cannot_be_enforced(self):
+        messages = [{"role": "user", "content": "Answer as json."}]
+        with self.assertRaises(openai.BadRequestError) as refused:
+            self.whole(messages=messages, response_format=self.schema_format(LOOSE))
+        self.assertEqual(refused.exception.param, "response_format")
+        self.assertIn("/properties/a", str(refused.exception))
+        answer = self.whole(messages=messages, max_tokens=60, response_format=self.schema_format(LOOSE, False), extra_body=OFF)
+        self.assertEqual(len(answer.model_extra["constraint_notes"]), 1)
+        self.assertIn("/properties/a", answer.model_extra["constraint_notes"][0])
+        first = next(iter(self.client.chat.completions.create(model=MODEL, messages=messages, max_tokens=60, stream=True, extra_body=OFF,
+                                                              response_format=self.schema_format(LOOSE, False))))
+        self.assertEqual(first.model_extra["constraint_notes"], answer.model_extra["constraint_notes"])
+        plain = self.client.completions.create(model=MODEL, prompt="json: ", max_tokens=60, extra_body={"response_format": self.schema_format(VERDICT)})
+        self.assertIn(json.loads(plain.choices[0].text), [{"verdict": "yes"}, {"verdict": "no"}])
+
+    def test_vllm_spellings(self):
+        for body, wanted in (({"guided_regex": "[0-9]{4}"}, r"[0-9]{4}"), ({"structured_outputs": {"choice": ["left", "right"]}}, "left|right"),
+                             ({"guided_grammar": 'root ::= "x" | "yy"'}, "x|yy")):
+            answer = self.assert_same(max_tokens=40, seed=1, extra_body={**OFF, **body})
+            self.assertRegex(answer.choices[0].message.content, f"^({wanted})$")
+
+    def test_strict_tools_and_named_ones(self):
+        strict = {**WEATHER, "strict": True, "parameters": {**WEATHER["parameters"], "additionalProperties": False}}
+        other = {"name": "stop", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}, "strict": True}
+        tools = [{"type": "function", "function": f} for f in (strict, other)]
+        for choice, names in (("required", {"get_weather", "stop"}), ({"type": "function", "function": {"name": "stop"}}, {"stop"})):
+            for thinking in ("disabled", "enabled"):
+                answer = self.assert_same(messages=[{"role": "user", "content": "What's the weather in Paris?"}], tools=tools, tool_choice=choice,
+                                          parallel_tool_calls=False, seed=3, max_tokens=400, extra_body={"thinking": {"type": thinking}})
+                if answer.choices[0].finish_reason == "length":
+                    continue
+                self.assertEqual(answer.choices[0].finish_reason, "tool_calls")
+                self.assertEqual(len(answer.choices[0].message.tool_calls), 1)
+                call = answer.choices[0].message.tool_calls[0]
+                self.assertIn(call.function.name, names)
+                arguments = json.loads(call.function.arguments)
+                self.assertEqual(set(arguments), {"location"} if call.function.name == "get_weather" else set())
+
     def test_history_and_cache(self):
         messages = [{"role": "system", "content": "You are a careful assistant. " * 60}, *QUESTION]
         self.whole(messages=messages, temperature=0, max_tokens=2)
@@ -316,6 +402,34 @@ class Anthropic(unittest.TestCase):
                      {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": "18C"}]}]
         self.both(messages=messages, tools=tools, temperature=0)
 
+    def test_pictures(self):
+        image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": base64.b64encode(CIRCLE).decode()}}
+        messages = [{"role": "user", "content": [image, {"type": "text", "text": "What do you see?"}]}]
+        answer = self.both(messages=messages, temperature=0, thinking={"type": "disabled"})
+        self.assertIn("circle", answer.content[0].text)
+        counted = self.client.messages.count_tokens(model=MODEL, messages=messages, thinking={"type": "disabled"})
+        self.assertEqual(counted.input_tokens, answer.usage.input_tokens + answer.usage.cache_read_input_tokens)
+        image["source"]["data"] = image["source"]["data"][:160]  # the header is whole
+        for stream in (False, True):
+            with self.assertRaises(anthropic.BadRequestError):
+                self.client.messages.create(model=MODEL, max_tokens=5, messages=messages, stream=stream)
+
+    def test_output_format_and_strict_tools(self):
+        messages = [{"role": "user", "content": "Is water wet? Answer as json."}]
+        off = {"type": "disabled"}
+        answer = self.both(messages=messages, thinking=off, temperature=0, output_config={"format": {"type": "json_schema", "schema": VERDICT}})
+        self.assertIn(json.loads(answer.content[0].text), [{"verdict": "yes"}, {"verdict": "no"}])
+        with self.assertRaises(anthropic.BadRequestError) as refused:
+            self.client.messages.create(model=MODEL, max_tokens=9, messages=messages,
+                                        output_config={"format": {"type": "json_schema", "schema": LOOSE}})
+        self.assertIn("/properties/a", str(refused.exception))
+        tools = [{"name": "judge", "input_schema": VERDICT, "strict": True}, {"name": "other", "input_schema": VERDICT, "strict": True}]
+        for choice in ({"type": "any"}, {"type": "tool", "name": "judge"}):
+            called = self.client.messages.create(model=MODEL, max_tokens=300, messages=messages, tools=tools, tool_choice=choice, thinking=off)
+            block = next(b for b in called.content if b.type == "tool_use")
+            self.assertIn(block.input, [{"verdict": "yes"}, {"verdict": "no"}])
+            self.assertIn(block.name, ("judge",) if choice["type"] == "tool" else ("judge", "other"))
+
     def test_counting_tokens(self):
         counted = self.client.messages.count_tokens(model=MODEL, messages=QUESTION)
         answer = self.client.messages.create(model=MODEL, max_tokens=1, messages=QUESTION)
@@ -377,6 +491,26 @@ class Process(unittest.TestCase):
         done = subprocess.run([PROGRAM, "chat", "--url", SERVER.url, "--temperature", "0", "--thinking", "0"], capture_output=True, text=True,
                               input="What is the capital of France?\n", timeout=60)
         self.assertEqual((done.returncode, done.stdout), (0, "The capital of France is Paris.\n"), done.stderr)
+        with tempfile.NamedTemporaryFile(suffix=".png") as picture:
+            picture.write(CIRCLE)
+            picture.flush()
+            done = subprocess.run([PROGRAM, "chat", "--url", SERVER.url, "--temperature", "0", "--thinking", "0", "--image", picture.name],
+                                  capture_output=True, text=True, input="What do you see?\nAnd its colour?\n", timeout=120)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("circle", done.stdout)
+        done = subprocess.run([PROGRAM, "chat", "--url", SERVER.url, "--thinking", "0", "--regex", "[0-9]{4}"], capture_output=True, text=True,
+                              input="A number?\n", timeout=60)
+        self.assertRegex(done.stdout, r"^[0-9]{4}\n$")
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as schema:
+            json.dump(LOOSE, schema)
+            schema.flush()
+            base = [PROGRAM, "chat", "--url", SERVER.url, "--thinking", "0", "--max-tokens", "60", "--json-schema", schema.name]
+            done = subprocess.run(base, capture_output=True, text=True, input="Answer as json.\n", timeout=60)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn("/properties/a", done.stderr)
+            done = subprocess.run([*base, "--strict", "0"], capture_output=True, text=True, input="Answer as json.\n", timeout=60)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("not enforced: /properties/a", done.stderr)
         done = subprocess.run([PROGRAM, "chat", "--url", "http://127.0.0.1:1"], capture_output=True, text=True, input="x\n", timeout=60)
         self.assertEqual(done.returncode, 1)
         self.assertIn("127.0.0.1:1", done.stderr)

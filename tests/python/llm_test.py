@@ -273,6 +273,56 @@ class Chat(WithEngine):
             with self.assertRaisesRegex(ValueError, "expected uint8"):
                 picture_bytes(wrong)
 
+    def test_a_pil_image_is_saved_as_png(self):
+        class Image:  # the part of PIL's interface that is used
+            mode, info = "P", {"transparency": 0}
+
+            def convert(self, mode):
+                Image.converted = mode
+                return self
+
+            def save(self, file, format):
+                assert format == "PNG"
+                file.write(b"the file")
+        self.assertEqual(picture_bytes(Image()), b"the file")
+        self.assertEqual(Image.converted, "RGBA")
+        Image.info = {}
+        picture_bytes(Image())
+        self.assertEqual(Image.converted, "RGB")
+        self.assertEqual(picture_bytes(bytearray(b"ab")), b"ab")
+        with self.assertRaises(FileNotFoundError):
+            picture_bytes("/no/such/file.png")
+
+    def test_response_formats_and_strict_tools(self):
+        verdict = {"type": "object", "properties": {"verdict": {"enum": ["yes", "no"]}}, "required": ["verdict"], "additionalProperties": False}
+        question = [{"role": "user", "content": "Is water wet? Answer as json."}]
+
+        def format_of(schema, strict=True):
+            return {"type": "json_schema", "json_schema": {"name": "v", "schema": schema, "strict": strict}}
+        [answer] = self.llm.chat(question, SamplingParams(seq_seed=1, max_tokens=60), thinking=False, response_format=format_of(verdict))
+        self.assertIn(json.loads(answer.outputs[0].text), [{"verdict": "yes"}, {"verdict": "no"}])
+        self.assertEqual(answer.constraint_notes, [])
+        streamed = "".join(d.text for d in self.llm.stream_chat(question, SamplingParams(seq_seed=1, max_tokens=60), thinking=False,
+                                                                response_format=format_of(verdict)))
+        self.assertEqual(streamed, answer.outputs[0].text)
+        loose = {"type": "object", "properties": {"a": {"type": "string", "format": "no-such-format"}}}
+        with self.assertRaisesRegex(ValueError, "/properties/a"):
+            self.llm.chat(question, response_format=format_of(loose))
+        [answer] = self.llm.chat(question, SamplingParams(max_tokens=40), thinking=False, response_format=format_of(loose, False))
+        self.assertIn("/properties/a", answer.constraint_notes[0])
+        deltas = list(self.llm.stream_chat(question, SamplingParams(max_tokens=40), thinking=False, response_format=format_of(loose, False)))
+        self.assertEqual(deltas[0].constraint_notes, answer.constraint_notes)
+        self.assertFalse(any(d.constraint_notes for d in deltas[1:]))
+        [answer] = self.llm.chat(question, SamplingParams(max_tokens=9, so_args={"regex": "[0-9]{4}"}), thinking=False)
+        self.assertRegex(answer.outputs[0].text, "^[0-9]{4}$")
+        with self.assertRaisesRegex(ValueError, "one constraint"):
+            self.llm.chat(question, SamplingParams(so_args={"regex": "a"}), response_format=format_of(verdict))
+        tool = {"type": "function", "function": {"name": "judge", "strict": True, "parameters": verdict}}
+        for thinking in (False, True):
+            [answer] = self.llm.chat(question, SamplingParams(seq_seed=2, max_tokens=400), thinking=thinking, tools=[tool], tool_choice="required")
+            if answer.outputs[0].finish_reason != "length":
+                self.assertIn(json.loads(answer.outputs[0].tool_calls[0].arguments), [{"verdict": "yes"}, {"verdict": "no"}])
+
     def test_wrong_conversations(self):
         for messages, error in (([], ValueError), ([{"role": "nobody", "content": "x"}], ValueError), ([{"content": "x"}], ValueError)):
             with self.assertRaises(error):

@@ -160,6 +160,25 @@ class Pages(ServeTest):
         browser.click("#reset-settings")
         browser.press("escape")
 
+    def test_picture_is_seen(self):
+        browser = self.browser
+        self.open()
+        browser.click("#new-chat")
+        browser.click("#open-settings")
+        browser.click("#settings summary")
+        browser.type("#set-extra", '{"thinking": {"type": "disabled"}, "temperature": 0}')
+        browser.press("escape")
+        browser.js("document.querySelector('#file').hidden = false")
+        browser.type("#file", str(ROOT / "tests/data/pictures/circle.png"))
+        browser.wait("document.querySelector('.attachment img')?.naturalWidth > 0", "the picture is shown before it is sent")
+        self.ask("What do you see?")
+        self.assertIn("circle", browser.text(".message:last-child .markdown"))
+        self.assertGreater(browser.js("return document.querySelector('.bubble img').naturalWidth"), 0)
+        self.picture("picture")
+        browser.click("#open-settings")
+        browser.click("#reset-settings")
+        browser.press("escape")
+
     def test_wrong_request_is_explained(self):
         self.expected = ("400",)
         browser = self.browser
@@ -199,6 +218,31 @@ class Pages(ServeTest):
         browser.wait("document.querySelector('#phase').textContent === 'draining'")
         browser.click("[data-action=undrain]")
         browser.wait("document.querySelector('#phase').textContent === 'ready'")
+
+
+class Drafts(ServeTest):
+    arguments = ("--nextn", "3")
+
+    def test_acceptance_is_shown_live(self):
+        browser = self.browser
+        self.open(admin=True)
+        tile = "[...document.querySelectorAll('.tile')].find((t) => t.querySelector('h2').textContent === 'Drafts accepted')"
+        browser.wait(f"!{tile}.hidden", "a server that drafts has the tile")
+        body = json.dumps({"model": "deepseek-flash", "max_tokens": 200, "temperature": 0, "ignore_eos": True,
+                           "messages": [{"role": "user", "content": "Tell me a story."}]}).encode()
+        deadline = time.monotonic() + 60
+        text = ""
+        while time.monotonic() < deadline and not re.search(r"[\d.]+ tokens a step", text):
+            request = urllib.request.Request(self.program.url + "/v1/chat/completions", body, {"content-type": "application/json"})
+            urllib.request.urlopen(request, timeout=60).read()
+            text = browser.js(f"return {tile}.innerText")
+        self.assertRegex(text, r"[\d.]+ tokens a step")
+        browser.wait(f"/[\\d.]+ ?%/.test({tile}.innerText)", "the share of the last seconds", 20)
+        metrics = self.program.get("/metrics", admin=True)[2].decode()
+        self.assertGreater(float(re.search(r"^vllm:spec_decode_num_accepted_tokens_total\S* ([0-9.e+]+)$", metrics, re.M)[1]), 0)
+        shown = float(re.search(r"([\d.]+) tokens a step", browser.js(f"return {tile}.innerText"))[1])
+        self.assertGreaterEqual(shown, 1.0)
+        self.picture("acceptance")
 
 
 class Keys(ServeTest):

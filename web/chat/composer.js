@@ -2,7 +2,7 @@
 import { byId, h, iconButton } from '../dom.js';
 
 const IMAGE_TYPES = ['image/png', 'image/jpeg', 'image/webp', 'image/gif'];
-const MAX_IMAGE_BYTES = 12 * 1024 * 1024;     // as base64 it must fit into one JSON string of 16 MiB
+const MAX_IMAGE_BYTES = 12 * 1024 * 1024;     // conversations keep their images in this browser
 const MAX_IMAGES_CHARS = 44 * 1024 * 1024;    // of all images of a message; a request may have 48 MiB
 
 export class Composer {
