@@ -61,7 +61,7 @@ class TinyTower : public ::testing::TestWithParam<Implementation> {};
 INSTANTIATE_TEST_SUITE_P(All,
                          TinyTower,
                          ::testing::ValuesIn(implementations()),
-                         [](const auto& info) { return info.param.name(); });
+                         [](const auto& p) { return p.param.name(); });
 
 TEST_P(TinyTower, GivesTheSpecificationsNumbers) {
     OpBench bench(GetParam());
