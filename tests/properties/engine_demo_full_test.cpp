@@ -75,7 +75,7 @@ TEST_P(EngineDeterminismFull, EveryCombinationGivesTheDigestsOfRequestsAlone) {
                     EXPECT_GT(r.preemptions, 0);
                 }
                 std::cout << c.name() << ": " << r.preemptions << " preemptions, " << r.again_hits
-                          << " tokens hit\n";
+                          << " tokens hit" << std::endl;  // progress of a long test
             }
         }
     }
