@@ -5,7 +5,12 @@ usage: random_outputs.py SAMPLER TOKENIZER_DIR [--schemas N] [--outputs N] [--se
 
 Schemas: those of the JSON-Schema-Test-Suite that are not refused, and random combinations of what the gate
 knows. Each gives OUTPUTS texts drawn uniformly from the allowed tokens; every one must parse as strict JSON
-and be valid for python3-jsonschema. Regular expressions are judged by python's re.
+and be valid for python3-jsonschema. Regular expressions are judged by python's re, in which the classes are
+written out as docs/structured_outputs.md defines them: \\s is ECMAScript's (python's has U+001C to U+001F and
+U+0085 too, and not U+FEFF), \\w and \\d are ASCII's.
+
+Schemas that jsonschema 4.10 cannot judge, since it cannot follow their references ($anchor, $dynamicRef, $id inside
+$defs), are listed and left to the suite's verdicts; there may be few of them.
 """
 import argparse
 import datetime
@@ -28,6 +33,42 @@ REGEXES = [
     r"x*y+z?", r"[\u0400-\u04ff]{1,9}", r"(\(\d+\)|\[\d+\])+", r"[^\x00-\x7f]{2}", r"(a?){8}a{8}", r"\.{3}|…", r"^start .* end$",
     r"(?P<year>\d{4})/(?P<month>0[1-9]|1[0-2])", r"[+\-]?\d{1,200}", r"\S{5}", r"(a{2}|b{3}){1,4}c",
 ]
+
+
+BLANKS = r"\t\n\v\f\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
+CLASSES = {"s": BLANKS, "d": "0-9", "w": "A-Za-z0-9_"}
+MOST_UNJUDGED = 25
+
+
+def dialect(pattern):
+    """The pattern with its classes written out."""
+    out, inside = [], False
+    for part in re.findall(r"\\.|[^\\]", pattern, re.DOTALL):
+        if part in ("[", "]"):
+            inside = part == "["
+        if len(part) == 2 and part[1].lower() in CLASSES:
+            assert not (inside and part[1].isupper()), pattern
+            members = CLASSES[part[1].lower()]
+            part = members if inside else f"[{'^' if part[1].isupper() else ''}{members}]"
+        out.append(part)
+    return "".join(out)
+
+
+def with_dialect(schema):
+    """The schema with all its patterns in python's words."""
+    if isinstance(schema, list):
+        return [with_dialect(s) for s in schema]
+    if not isinstance(schema, dict):
+        return schema
+    out = {}
+    for key, value in schema.items():
+        if key == "pattern" and isinstance(value, str):
+            out[key] = dialect(value)
+        elif key == "patternProperties" and isinstance(value, dict):
+            out[key] = {dialect(name): with_dialect(s) for name, s in value.items()}
+        else:
+            out[key] = with_dialect(value)
+    return out
 
 
 def scalar(r):
@@ -129,8 +170,7 @@ def main():
     r = random.Random(o.seed)
     schemas = []
     for _, _, _, s, _, _ in json_schema_suite.read_suite(json_schema_suite.SUITE):
-        # jsonschema 4.10 cannot resolve $dynamicRef (it stops with an error): only the suite's verdicts judge it.
-        if s not in schemas and '"$dynamicRef"' not in json.dumps(s):
+        if s not in schemas:
             schemas.append(s)
     num_suite = len(schemas)
     r.shuffle(schemas)
@@ -144,6 +184,7 @@ def main():
     checker = jsonschema.FormatChecker(formats=[f for f in jsonschema.FormatChecker.checkers if f != "time"])
     checker.checkers = dict(checker.checkers, time=(is_rfc3339_time, ()))
     used = outputs = unfinished = bad = 0
+    unjudged = []
     for s, a in zip(schemas, answers):
         if "refused" in a:
             continue
@@ -152,13 +193,16 @@ def main():
         bad += a["faults"]
         if a["faults"]:
             print("FAULT", json.dumps(s))
-        validator = jsonschema.Draft202012Validator(json.loads(json.dumps(s), parse_float=decimal.Decimal), format_checker=checker)
+        validator = jsonschema.Draft202012Validator(json.loads(json.dumps(with_dialect(s)), parse_float=decimal.Decimal), format_checker=checker)
         for text in a["texts"]:
             outputs += 1
             try:
                 error = next(iter(validator.iter_errors(strict_json(text))), None)
             except ValueError as e:
                 error = e
+            except jsonschema.RefResolutionError as e:
+                unjudged.append((s, str(e)))
+                break
             if error is not None:
                 bad += 1
                 print("INVALID", json.dumps(s), "\n  ", json.dumps(text)[:300], "\n  ", str(error).splitlines()[0][:200])
@@ -168,11 +212,18 @@ def main():
         used += 1
         for text in a["texts"]:
             outputs += 1
-            if re.fullmatch(pattern, text) is None:
+            if re.fullmatch(dialect(pattern), text) is None:
                 bad += 1
                 print("NO MATCH", pattern, json.dumps(text)[:200])
-    print(f"{used} constraints of {len(lines)} ({num_suite} different schemas in the suite), {outputs} outputs, {unfinished} unfinished, {bad} wrong")
-    return 1 if bad or outputs < used * o.outputs // 2 else 0
+    for s, why in unjudged:
+        print("NOT JUDGED", json.dumps(s)[:300], "\n  ", why[:200])
+    if len(unjudged) > MOST_UNJUDGED:
+        print(f"{len(unjudged)} schemas were not judged, at most {MOST_UNJUDGED} may be")
+        bad += 1
+    judged = used - len(unjudged)
+    print(f"{judged} constraints judged, {len(unjudged)} not;", end=" ")
+    print(f"{used} taken of {len(lines)} ({num_suite} different schemas in the suite), {outputs} outputs, {unfinished} unfinished, {bad} wrong")
+    return 1 if bad or outputs < judged * o.outputs * 9 // 10 else 0
 
 
 if __name__ == "__main__":

@@ -2,8 +2,17 @@
 // format V4.1), whose marker is a token; here its spelling stands for it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <set>
+
 #include "deepinfer/recipe_constraint.h"
 #include "deepinfer/structured_output.h"
+#include "grammar/lowering.h"
+#include "grammar/xgrammar_engine.h"
+#include "support/case_file.h"
 
 namespace deepinfer {
 namespace {
@@ -109,6 +118,103 @@ TEST(ToolCalls, AutoIsFreeUntilABlockBegins) {
          "\n\n" + block(call("book", kGood)) + "more"});
     EXPECT_TRUE(constraint_of("\"tools\":[" + kFree + "]").empty());
     EXPECT_TRUE(constraint_of("\"tools\":[" + kBook + R"(],"tool_choice":"none")").empty());
+}
+
+/// Uniform draws from what the constraint allows, byte by byte; prefers to end once it is long.
+std::string draw(const std::shared_ptr<const grammar::CompiledGrammar>& compiled,
+                 std::mt19937_64& random) {
+    constexpr int kSoftEnd = 150, kHardEnd = 4000;
+    grammar::Matcher matcher(compiled);
+    std::vector<uint32_t> mask(9);
+    std::string text;
+    for (int step = 0; step < kHardEnd; ++step) {
+        matcher.fill(mask);
+        std::vector<int32_t> allowed;
+        for (int32_t v = 0; v <= 256; ++v) {
+            if ((mask[static_cast<size_t>(v) / 32] >> (v % 32) & 1) != 0) allowed.push_back(v);
+        }
+        if (allowed.empty()) return "";
+        int32_t token = allowed[random() % allowed.size()];
+        if (step > kSoftEnd) {
+            for (const char c : std::string("<\"]}")) {
+                if (std::find(allowed.begin(), allowed.end(), c) != allowed.end()) token = c;
+            }
+            if (allowed.back() == 256) token = 256;
+        }
+        if (token == 256) return text;
+        if (!matcher.accept(token)) return "";
+        text.push_back(static_cast<char>(token));
+    }
+    return "";
+}
+
+TEST(ToolCalls, C043StrictArgumentsAreWholeAndValid) {
+    const nlohmann::json rows = testing::case_rows("structured.json", "C-043");
+    for (const nlohmann::json& row : rows) {
+        const nlohmann::json& in = row["in"];
+        const std::string schema = in["tools"][0]["function"]["parameters"].dump();
+        const StructuredOutputArgs args = constraint_of(
+            "\"tools\":" + in["tools"].dump() + ",\"tool_choice\":" + in["tool_choice"].dump() +
+            ",\"thinking\":" + in["thinking"].dump());
+        const auto compiled = grammar::CompiledGrammar::compile(
+            grammar::Vocabulary::bytes(), grammar::lower(args).ebnf, 1);
+        ASSERT_TRUE(compiled.ok()) << compiled.status().message();
+        std::mt19937_64 random(43);
+        int whole = 0;
+        constexpr int kDraws = 500;  // a row
+        for (int i = 0; i < kDraws; ++i) {
+            std::string text = draw(compiled.value(), random);
+            if (text.empty()) continue;
+            // The code point that stands for the marker's token, back to its spelling.
+            const std::string marker = grammar::marked_text("｜DSML｜");
+            for (size_t at = 0; (at = text.find(marker, at)) != std::string::npos;)
+                text.replace(at, marker.size(), "｜DSML｜");
+            recipe::StreamParser parser({});
+            std::vector<recipe::Delta> deltas;
+            parser.push(text, &deltas);
+            parser.finish(recipe::FinishReason::kStop, &deltas);
+            std::map<int, std::string> arguments;
+            for (const recipe::Delta& d : deltas) {
+                if (d.kind == recipe::Delta::Kind::kArguments) arguments[d.call_idx] += d.text;
+            }
+            ASSERT_GE(arguments.size(), 1u) << text;
+            EXPECT_EQ(parser.finish_reason(), recipe::FinishReason::kToolCalls);
+            EXPECT_EQ(parser.counters().num_repaired_arguments, 0) << text;
+            for (const auto& [idx, json] : arguments) {
+                ASSERT_TRUE(nlohmann::json::accept(json)) << json << "\n" << text;
+                // Members in the schema's order, as a value of it would come.
+                const ConstraintReport r = check_constraint(
+                    StructuredOutputArgs::of(StructuredOutputArgs::Type::kJson, schema),
+                    {nlohmann::json::parse(json).dump()});
+                ASSERT_TRUE(r.ok);
+                EXPECT_TRUE(r.accepted[0]) << json;
+            }
+            ++whole;
+        }
+        EXPECT_GE(whole, kDraws * 3 / 4);
+    }
+}
+
+TEST(ToolCalls, C044OneConstraintForAllEndpoints) {
+    const nlohmann::json rows = testing::case_rows("structured.json", "C-044");
+    const auto implied = [](recipe::Protocol protocol, nlohmann::json body) {
+        body["model"] = "deepseek-flash";
+        const recipe::ConvertResult r = recipe::convert_request(protocol, body.dump(), {});
+        EXPECT_TRUE(r.request) << r.error.message;
+        const Result<StructuredOutputArgs> args = recipe::output_constraint(*r.request);
+        EXPECT_TRUE(args.ok()) << args.status().message();
+        return structured_output_to_json(args.value());
+    };
+    std::set<std::string> forms;
+    for (const nlohmann::json& row : rows) {
+        const std::string endpoint = row["in"]["endpoint"];
+        if (endpoint == "/v1/completions") continue;  // the server's own reader
+        forms.insert(implied(endpoint == "/v1/responses" ? recipe::Protocol::kResponses
+                                                         : recipe::Protocol::kChatCompletions,
+                             row["in"]["body"]));
+    }
+    EXPECT_EQ(forms.size(), 1u);
+    EXPECT_NE(forms.begin()->find("verdict"), std::string::npos);
 }
 
 TEST(ToolCalls, FormatsAloneAndWithTools) {
