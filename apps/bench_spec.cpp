@@ -2,6 +2,7 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -87,6 +88,22 @@ Result<std::vector<std::vector<int32_t>>> read_prompts(const std::string& path,
         Result<std::vector<int32_t>> ids = recipe::prompt_ids(tokenizer, recipe::encode_prompt(c));
         if (!ids.ok()) return ids.status();
         out.push_back(std::move(ids).value());
+    }
+    return out;
+}
+
+/// For generated weights, which have no text: ids that repeat with every run.
+std::vector<std::vector<int32_t>> random_prompts(int64_t vocab) {
+    constexpr int kPrompts = 12, kLength = 32;
+    std::vector<std::vector<int32_t>> out(kPrompts);
+    uint64_t h = 0x9E3779B97F4A7C15ull;
+    for (std::vector<int32_t>& prompt : out) {
+        for (int i = 0; i < kLength; ++i) {
+            h = h * 6364136223846793005ull + 1442695040888963407ull;
+            // The lowest ids are special, and so may the highest be.
+            prompt.push_back(static_cast<int32_t>(
+                10 + (h >> 33) % static_cast<uint64_t>(std::max<int64_t>(1, vocab - 210))));
+        }
     }
     return out;
 }
@@ -292,7 +309,10 @@ class SpecBench {
                           {"warmup", o_.warmup},
                           {"seed", o_.seed},
                           {"temperature", o_.temperature},
-                          {"prompts", o_.prompts.empty() ? "built-in" : o_.prompts}});
+                          {"prompts",
+                           !o_.prompts.empty()           ? o_.prompts
+                           : o_.engine.synthetic.empty() ? "built-in"
+                                                         : "random ids"}});
         r["batch"] = batch;
         r["rule"] = c.spec_sampling.empty() ? "coupled" : c.spec_sampling;
         r["spec_budget"] = c.varlen ? c.spec_budget : "full";
@@ -370,7 +390,14 @@ Status bench_spec(const SpecBenchOptions& options,
     }
     Result<std::unique_ptr<Engine>> plain = Engine::create(without);
     if (!plain.ok()) return plain.status();
-    auto prompts = read_prompts(options.prompts, plain.value()->tokenizer());
+    if (!options.engine.synthetic.empty() && !options.prompts.empty()) {
+        return {StatusCode::kInvalidArgument,
+                "--prompts with --synthetic: generated weights have no text"};
+    }
+    auto prompts = options.engine.synthetic.empty()
+                       ? read_prompts(options.prompts, plain.value()->tokenizer())
+                       : Result<std::vector<std::vector<int32_t>>>(
+                             random_prompts(plain.value()->model_info().vocab_size));
     if (!prompts.ok()) return prompts.status();
     std::vector<std::unique_ptr<Engine>> fixed;
     for (int n = 1; options.fixed_lengths && n <= drafting.value()->config().nextn; ++n) {

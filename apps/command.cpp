@@ -166,6 +166,7 @@ void add_engine_options(CLI::App& app, CommonOptions& o) {
                    e.varlen,
                    "0 or 1: as many drafts as confidences and measured costs say "
                    "(DEEPINFER_ENABLE_MTP_VARLEN)")
+        ->check(CLI::IsMember({"0", "1"}))
         ->capture_default_str();
     app.add_option(
         "--spec-sampling",
@@ -178,6 +179,7 @@ void add_engine_options(CLI::App& app, CommonOptions& o) {
     app.add_option("--spec-auto-off",
                    e.spec_auto_off,
                    "0 or 1: stop drafting where it makes decoding slower")
+        ->check(CLI::IsMember({"0", "1"}))
         ->capture_default_str();
     app.add_option("--spec-calibration",
                    e.spec_calibration,

@@ -13,7 +13,8 @@
 namespace deepinfer {
 namespace {
 
-constexpr double kLogitRange = 8, kFade = 0.999, kShrink = 64;
+constexpr char kFormat[] = "deepinfer draft calibration 2";
+constexpr double kLogitRange = 8, kFade = 0.999, kShrink = 64, kShrinkMean = 8;
 constexpr double kTrialsPerFit = 64;
 constexpr int kTemperatures = 49;  // 0.125 … 8, log-spaced; the middle one is 1
 
@@ -48,8 +49,17 @@ double DraftCalibration::Position::trials() const {
     return n;
 }
 
-void DraftCalibration::add(int position, float logit, bool accepted) {
-    if (!std::isfinite(logit)) return;
+void DraftCalibration::add_round(const std::vector<float>& logits, int verified, int accepted) {
+    double before = 1;
+    for (int k = 0; k < verified; ++k) {
+        const auto at = static_cast<size_t>(k);
+        add(k, logits[at], k < accepted, before);
+        before *= static_cast<double>(scales_[at].probability(logits[at]));
+    }
+}
+
+void DraftCalibration::add(int position, float logit, bool stood, double before) {
+    if (!std::isfinite(logit) || !(before > 0)) return;
     Position& p = positions_[static_cast<size_t>(position)];
     for (Bin& b : p.bins) {
         b.trials *= kFade;
@@ -58,48 +68,58 @@ void DraftCalibration::add(int position, float logit, bool accepted) {
     }
     const double at = (static_cast<double>(logit) + kLogitRange) / (2 * kLogitRange) * kBins;
     Bin& b = p.bins[std::clamp(static_cast<int>(at), 0, kBins - 1)];
-    b.trials += 1;
-    b.accepted += accepted ? 1 : 0;
-    b.logits += static_cast<double>(logit);
+    b.trials += before;
+    b.accepted += stood ? 1 : 0;
+    b.logits += before * static_cast<double>(logit);
     ++new_trials_;
 }
 
+/// The bias that makes the mean right at this temperature.
+double DraftCalibration::mean_bias(const Position& p, double temperature) {
+    double n = 0, stood = 0;
+    for (const Bin& b : p.bins) {
+        n += b.trials;
+        stood += b.accepted;
+    }
+    // Half a trial of either kind: all right or all wrong needs no infinite bias.
+    const double target = std::min((stood + 0.5) / (n + 1), 0.999) * n;
+    double lo = -20, hi = 20;
+    for (int step = 0; step < 28; ++step) {
+        const double mid = (lo + hi) / 2;
+        double sum = 0;
+        for (const Bin& b : p.bins) {
+            if (b.trials > 0) sum += b.trials * sigmoid(b.logits / b.trials / temperature + mid);
+        }
+        (sum < target ? lo : hi) = mid;
+    }
+    return lo;
+}
+
 /// For every temperature the bias that makes the mean right; of those the least expected
-/// calibration error. Pulled towards `prior` while trials are few.
+/// calibration error. Pulled towards `prior` while trials are few, the mean less than the slope.
 DraftScale DraftCalibration::fit(const Position& p, const DraftScale& prior) {
     const double n = p.trials();
     if (n < 1) return prior;
-    double accepted = 0;
-    for (const Bin& b : p.bins) accepted += b.accepted;
-    // Half a trial of either kind: all right or all wrong needs no infinite bias.
-    const double target = (accepted + 0.5) / (n + 1) * n;
-    double best = 0, best_t = 1, best_b = 0;
+    double best = 0, best_t = 1;
     for (int i = 0; i < kTemperatures; ++i) {
-        const double t = std::exp2(-3 + 6.0 * i / (kTemperatures - 1));
-        double lo = -80, hi = 80;
-        for (int step = 0; step < 50; ++step) {
-            const double mid = (lo + hi) / 2;
-            double sum = 0;
-            for (const Bin& b : p.bins) {
-                if (b.trials > 0) sum += b.trials * sigmoid(b.logits / b.trials / t + mid);
-            }
-            (sum < target ? lo : hi) = mid;
-        }
+        const double t = std::exp2(-3 + 6.0 * i / (kTemperatures - 1)), bias = mean_bias(p, t);
         double error = 0;
         for (const Bin& b : p.bins) {
             if (b.trials > 0) {
-                error += std::abs(b.trials * sigmoid(b.logits / b.trials / t + lo) - b.accepted);
+                error += std::abs(b.trials * sigmoid(b.logits / b.trials / t + bias) - b.accepted);
             }
         }
         // Of equal ones the temperature nearest to 1.
         error = error / n + 1e-6 * std::abs(std::log2(t));
-        if (i == 0 || error < best) best = error, best_t = t, best_b = lo;
+        if (i == 0 || error < best) best = error, best_t = t;
     }
-    const double w = n / (n + kShrink);
+    const double w = n / (n + kShrink), w_mean = n / (n + kShrinkMean);
+    const double t = std::exp2(w * std::log2(best_t) +
+                               (1 - w) * std::log2(static_cast<double>(prior.temperature)));
     DraftScale s;
-    s.temperature = static_cast<float>(std::exp2(
-        w * std::log2(best_t) + (1 - w) * std::log2(static_cast<double>(prior.temperature))));
-    s.bias = static_cast<float>(w * best_b + (1 - w) * static_cast<double>(prior.bias));
+    s.temperature = static_cast<float>(t);
+    s.bias = static_cast<float>(w_mean * mean_bias(p, t) +
+                                (1 - w_mean) * static_cast<double>(prior.bias));
     return s;
 }
 
@@ -123,7 +143,7 @@ bool DraftCalibration::refit(bool now) {
 
 std::string DraftCalibration::to_json(const std::string& model_id) const {
     nlohmann::ordered_json j;
-    j["format"] = "deepinfer draft calibration 1";
+    j["format"] = kFormat;
     j["model"] = model_id;
     j["positions"] = nlohmann::ordered_json::array();
     for (size_t k = 0; k < positions_.size(); ++k) {
@@ -145,8 +165,8 @@ Status DraftCalibration::from_json(const std::string& text, const std::string& m
         const auto it = j.is_object() ? j.find(name) : j.end();
         return it != j.end() && it->is_string() ? it->get<std::string>() : std::string();
     };
-    if (text_of("format") != "deepinfer draft calibration 1") {
-        return bad("not a draft calibration (format \"deepinfer draft calibration 1\")");
+    if (text_of("format") != kFormat) {
+        return bad("not a draft calibration (format \"" + std::string(kFormat) + "\")");
     }
     if (text_of("model") != model_id) {
         return bad("the calibration belongs to model '" + text_of("model") + "', this is " +
@@ -176,7 +196,7 @@ Status DraftCalibration::from_json(const std::string& text, const std::string& m
             good = v.is_array() && v.size() == 3;
             if (!good) break;
             const double n = number(v[0]), a = number(v[1]), l = number(v[2]);
-            good = n >= 0 && n <= 1e9 && a >= 0 && a <= n && std::isfinite(l);
+            good = n >= 0 && n <= 1e9 && a >= 0 && a <= 1e9 && std::isfinite(l);
             read.positions_[k].bins[i] = {n, a, l};
         }
         if (!good) return bad("position " + std::to_string(k) + " of the calibration is damaged");

@@ -153,11 +153,8 @@ void SpecPlanner::observe(const StepPlan& plan, const StepResult& result) {
 void SpecPlanner::learn(const ChunkPlan& c, const ChunkResult& r, const StepPlan& plan) {
     const DraftOutcome& o = r.drafts;
     metrics_.add(o, plan.draft_scales);
-    for (int32_t k = 0; k < o.num_verified && k <= o.num_accepted; ++k) {
-        // Behind a stop id nothing was decided.
-        if (k == o.num_accepted && !o.bonus) break;
-        calibration_.add(k, o.confidence[static_cast<size_t>(k)], k < o.num_accepted);
-    }
+    // Behind a stop id nothing was decided.
+    calibration_.add_round(o.confidence, o.bonus ? o.num_verified : o.num_accepted, o.num_accepted);
     for (size_t k = 0; k < o.confidence.size(); ++k) {
         const DraftScale scale = k < plan.draft_scales.size() ? plan.draft_scales[k] : DraftScale();
         const auto chance = static_cast<double>(scale.probability(o.confidence[k]));

@@ -196,6 +196,35 @@ TEST(DraftCalibration, FindsTheTruthAndLastsOnDisk) {
     EXPECT_FALSE(c.save("/no/such/folder/x.json", "m").ok());
 }
 
+/// A drafter that gets unsure behind a draft of its own that was wrong: confidences that hold where
+/// a position is reached would still promise the wrong survival. What schedules go by must hold.
+TEST(DraftCalibration, SurvivalHoldsThoughConfidencesHangTogether) {
+    DraftCalibration c(3);
+    std::mt19937_64 random(12);
+    double promised[3] = {0, 0, 0}, kept[3] = {0, 0, 0};
+    constexpr int kRounds = 8000, kLearn = 4000;
+    for (int i = 0; i < kRounds; ++i) {
+        std::vector<float> logits;
+        int accepted = 0;
+        for (int k = 0; k < 3; ++k) {
+            const bool lost = accepted < k;
+            const double chance = 0.5 + 0.45 * random_unit(random);
+            logits.push_back(static_cast<float>(4 * chance - 2 - (lost ? 0.8 : 0)));
+            if (!lost && random_unit(random) < chance) ++accepted;
+        }
+        const std::vector<float> s = survival(logits, c.scales());
+        for (int k = 0; i >= kLearn && k < 3; ++k) {
+            promised[k] += static_cast<double>(s[static_cast<size_t>(k)]);
+            kept[k] += k < accepted ? 1 : 0;
+        }
+        c.add_round(logits, 3, accepted);
+        c.refit();
+    }
+    for (int k = 0; k < 3; ++k) {
+        EXPECT_NEAR(promised[k] / (kRounds - kLearn), kept[k] / (kRounds - kLearn), 0.03) << k;
+    }
+}
+
 TEST(StepCosts, CurvesRiseInterpolateAndFollow) {
     CostCurve c;
     c.set({{1, 10.0}, {2, 9.0}, {4, 14.0}, {8, 30.0}});
