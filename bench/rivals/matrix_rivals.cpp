@@ -22,6 +22,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "backends/cpu/cpu_backend.h"
@@ -264,7 +265,8 @@ void race(
     for (int w = 0; w < windows; ++w) {
         for (Contender& c : all) {
             if (!c.run) continue;
-            // Untimed first: another library's spinning threads go to sleep meanwhile.
+            // Another library's threads spin for a while after its last product (OpenBLAS 20 ms).
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
             for (const double begin = now_s(); now_s() - begin < 0.01;) c.run(rows);
             int64_t times = 0;
             const double begin = now_s();

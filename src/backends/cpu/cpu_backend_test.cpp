@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -625,6 +626,24 @@ TEST(CpuBackendOptions, UnknownIsaIsRefusedWithTheList) {
     ASSERT_FALSE(r.ok());
     EXPECT_EQ(r.status().code(), StatusCode::kInvalidArgument);
     EXPECT_NE(r.status().message().find("baseline"), std::string::npos) << r.status().message();
+}
+
+TEST(CpuBackendAffinity, IsRefusedWithTooFewCoresAndForOtherWords) {
+    register_cpu_backend();
+    BackendOptions options;
+    options.num_threads = 5000;
+    setenv("DEEPINFER_AFFINITY", "1", 1);
+    const auto crowded = create_backend("cpu", options);
+    setenv("DEEPINFER_AFFINITY", "x", 1);
+    options.num_threads = 1;
+    const auto word = create_backend("cpu", options);
+    unsetenv("DEEPINFER_AFFINITY");
+    ASSERT_FALSE(crowded.ok());
+    EXPECT_NE(crowded.status().message().find("needs a core for each of 5000 threads"),
+              std::string::npos)
+        << crowded.status().message();
+    ASSERT_FALSE(word.ok());
+    EXPECT_NE(word.status().message().find("DEEPINFER_AFFINITY is 'x'"), std::string::npos);
 }
 
 }  // namespace
