@@ -2,8 +2,10 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "command.h"
+#include "deepinfer/image.h"
 
 namespace deepinfer::cli {
 
