@@ -141,6 +141,11 @@ class Engine {
     /// Returns when no request is left. Not from a callback.
     void wait_idle();
 
+    /// Forgets every cached prefix between two steps; requests that run keep their own blocks.
+    /// Returns the number of blocks that only the cache held. kUnavailable: the engine is stopping.
+    /// Waits for the step that runs. Not from a callback.
+    Result<int64_t> flush_prefix_cache();
+
     const Tokenizer& tokenizer() const;
     /// The configuration with every default resolved.
     const EngineConfig& config() const;

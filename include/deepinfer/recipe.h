@@ -130,7 +130,9 @@ PromptText encode_prompt(const Conversation& conversation, const EncodeOptions& 
 
 /// Ids of the prompt. Of the flagged ranges only the grounding tokens of an assistant's history
 /// ("<｜ref｜>" and its kin) may be missing in a vocabulary; they are text then.
-Result<std::vector<int32_t>> prompt_ids(const Tokenizer& tokenizer, const PromptText& prompt);
+Result<std::vector<int32_t>> prompt_ids(const Tokenizer& tokenizer,
+                                        const PromptText& prompt,
+                                        size_t most = Tokenizer::kAllIds);
 
 /// Number of image blocks in messages whose images are rendered.
 int num_images(const Conversation& conversation);

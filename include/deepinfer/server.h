@@ -41,7 +41,8 @@ struct ServerLimits {
 
     int64_t connections = 4096;
     int64_t connections_per_ip = 256;
-    int64_t live_requests = 4096;  ///< requests with a body being read or answered
+    int64_t admin_connections = 64;  ///< of the admin listener, apart from the public one's
+    int64_t live_requests = 4096;    ///< requests with a body being read or answered
     int64_t header_timeout_ms = 10'000;
     int64_t body_timeout_ms = 60'000;
     int64_t body_min_bytes_per_s = 1024;  ///< after the first 5 s of a body
@@ -51,7 +52,9 @@ struct ServerLimits {
     int64_t inter_token_timeout_ms = 120'000;
     int64_t total_timeout_ms = 3'600'000;
     int64_t send_timeout_ms = 35'000;  ///< a write that a slow reader holds up
-    int64_t keep_alive_ms = 10'000;    ///< comment in a silent event stream; 0: none
+    /// Time that a reader holds writes up beyond send_timeout_ms in all must have moved this much.
+    int64_t send_min_bytes_per_s = 1024;
+    int64_t keep_alive_ms = 10'000;  ///< comment in a silent event stream; 0: none
 
     int64_t images = 600;                    ///< pictures of one request
     int64_t image_bytes = 32 << 20;          ///< of one picture as encoded
@@ -133,6 +136,7 @@ class InferenceBackend {
     virtual const EngineConfig& config() const = 0;
     virtual const ModelInfo& model_info() const = 0;
     virtual EngineStats stats() const = 0;
+    virtual Result<int64_t> flush_prefix_cache() = 0;
 };
 
 std::unique_ptr<InferenceBackend> engine_backend(std::unique_ptr<Engine> engine);

@@ -50,6 +50,8 @@ struct TokenizerData;  // src/tokenizer/tokenizer_data.h
 /// Immutable after load; every const member may be called from any thread. Copies share the data.
 class Tokenizer {
   public:
+    static constexpr size_t kAllIds = static_cast<size_t>(-1);
+
     /// Reads `path`/tokenizer.json and, where present, `path`/tokenizer_config.json; `path` may
     /// also be a tokenizer.json itself (then the config beside it is read). kNotFound: no such
     /// file. kInvalidFile: damaged or inconsistent. kUnimplemented: a well-formed file that asks
@@ -68,14 +70,22 @@ class Tokenizer {
     /// Ids of `text`. Bytes that are not UTF-8 count as U+FFFD, one per maximal ill-formed part.
     /// Never fails: every byte has a token. Time about n log n in the worst case.
     /// Requires less than 4 GiB (front ends refuse far shorter texts before they come here).
+    /// `most`: stops soon after there are more ids than that; what is returned is then a beginning
+    /// of the ids, of more than `most`.
     std::vector<int32_t> encode(std::string_view text,
-                                SpecialTokens special = SpecialTokens::kParse) const;
+                                SpecialTokens special = SpecialTokens::kParse,
+                                size_t most = kAllIds) const;
 
     /// Ids of a prompt: each flagged range is its token; each stretch between two of them is one
     /// input to the pre-tokenizer (template and content may meet inside one token) in which
     /// spellings of added tokens are ordinary text. kInvalidArgument: ranges out of order or
-    /// bounds, or one whose text is no added token.
-    Result<std::vector<int32_t>> encode_prompt(const PromptText& prompt) const;
+    /// bounds, or one whose text is no added token. `most` as at encode().
+    Result<std::vector<int32_t>> encode_prompt(const PromptText& prompt,
+                                               size_t most = kAllIds) const;
+
+    /// Bytes of the longest token: a text of n bytes has at least n / longest_token_bytes() ids,
+    /// and at most n. kAllIds for a numbered() vocabulary, where any separator may stand between.
+    size_t longest_token_bytes() const;
 
     /// Text of `ids`, added tokens in their spelling, broken UTF-8 as U+FFFD (one per maximal
     /// ill-formed part of the joined bytes). kInvalidArgument: an id outside the vocabulary.

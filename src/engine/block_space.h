@@ -82,6 +82,9 @@ class BlockSpace {
     }
     /// Recounts; stops the process on a contradiction.
     virtual void check() const {}
+    /// Forgets every prefix; open sequences keep their blocks. Between two steps. Returns how many
+    /// blocks only the cache held.
+    virtual int64_t forget_prefixes() { return 0; }
 };
 
 }  // namespace deepinfer

@@ -30,6 +30,8 @@ struct Engine::Impl {
     mutable std::mutex mutex;
     std::condition_variable wake;  ///< the engine's thread: something to do
     std::condition_variable idle;  ///< waiters: nothing left
+    std::condition_variable flushed;
+    int64_t flushes_asked = 0, flushes_done = 0, flushed_blocks = 0;
     std::vector<SubmittedRequest> submitted;
     /// Requests whose pictures are being decoded, and how those that failed ended.
     std::map<uint64_t, SubmittedRequest> preparing;
@@ -175,12 +177,18 @@ bool Engine::Impl::drain() {
         const bool busy = parts->scheduler->has_unfinished() || loop->in_flight();
         if (!busy) {
             wake.wait(lock, [this] {
-                return stopping || !submitted.empty() || !aborted.empty() || !refused.empty();
+                return stopping || !submitted.empty() || !aborted.empty() || !refused.empty() ||
+                       flushes_asked != flushes_done;
             });
         }
         requests.swap(submitted);
         aborts.swap(aborted);
         stop = stopping;
+        if (flushes_asked != flushes_done) {
+            flushed_blocks = parts->blocks->forget_prefixes();
+            flushes_done = flushes_asked;
+            flushed.notify_all();
+        }
         if (stop) {
             for (const auto& [number, request] : preparing) unprepared.push_back(number);
         }
@@ -348,6 +356,16 @@ void Engine::abort(uint64_t request) {
         impl_->aborted.push_back(request);
     }
     impl_->wake.notify_one();
+}
+
+Result<int64_t> Engine::flush_prefix_cache() {
+    Impl& e = *impl_;
+    std::unique_lock<std::mutex> lock(e.mutex);
+    if (e.stopping) return Status(StatusCode::kUnavailable, "the engine is stopping");
+    const int64_t mine = ++e.flushes_asked;
+    e.wake.notify_one();
+    e.flushed.wait(lock, [&] { return e.flushes_done >= mine; });
+    return e.flushed_blocks;
 }
 
 void Engine::wait_idle() {

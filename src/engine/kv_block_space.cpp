@@ -116,6 +116,12 @@ int32_t KvBlockSpace::store_window(SequenceBlocks& seq,
     return snapshots_.store(seq.keys[blocks - 1], complete);
 }
 
+int64_t KvBlockSpace::forget_prefixes() {
+    const int64_t cached = manager_.stats().cached_blocks;
+    manager_.clear_prefix_cache();
+    return cached;
+}
+
 void KvBlockSpace::release(SequenceBlocks& seq) {
     if (seq.handle == 0) return;
     if (manager_.contains(seq.handle)) manager_.free(seq.handle);

@@ -52,6 +52,8 @@ class KvBlockSpace final : public BlockSpace {
         snapshots_.check();
     }
 
+    int64_t forget_prefixes() override;
+
     const KvCacheManager& manager() const { return manager_; }
 
   private:

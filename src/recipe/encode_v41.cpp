@@ -418,7 +418,9 @@ std::vector<const ImageSource*> prompt_images(const Conversation& conversation,
     return renderer.take_images();
 }
 
-Result<std::vector<int32_t>> prompt_ids(const Tokenizer& tokenizer, const PromptText& prompt) {
+Result<std::vector<int32_t>> prompt_ids(const Tokenizer& tokenizer,
+                                        const PromptText& prompt,
+                                        size_t most) {
     PromptText fitting = prompt;
     const auto lacks = [&](const SpecialRange& range) {
         const std::string_view token =
@@ -430,7 +432,7 @@ Result<std::vector<int32_t>> prompt_ids(const Tokenizer& tokenizer, const Prompt
     };
     fitting.specials.erase(std::remove_if(fitting.specials.begin(), fitting.specials.end(), lacks),
                            fitting.specials.end());
-    return tokenizer.encode_prompt(fitting);
+    return tokenizer.encode_prompt(fitting, most);
 }
 
 bool tools_are_shown(const Conversation& conversation) {

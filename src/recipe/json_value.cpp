@@ -16,6 +16,7 @@ constexpr size_t kIndexFrom = 16;
 struct Frame {
     Json value;
     std::string key;  // of the member that is being read
+    size_t num_keys = 0;
     std::unordered_map<std::string, size_t> index;
 };
 
@@ -38,13 +39,17 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
         const bool integer = digits.find_first_of(".eE") == std::string::npos;
         return add(integer ? Json::integer(digits) : Json(value));
     }
-    bool string(string_t& value) override { return add(Json(std::move(value))); }
+    bool string(string_t& value) override { return fits(value) && add(Json(std::move(value))); }
     bool binary(binary_t& /*value*/) override { return false; }
 
     bool start_object(std::size_t /*count*/) override { return open(Json::object()); }
     bool start_array(std::size_t /*count*/) override { return open(Json::array()); }
     bool key(string_t& name) override {
-        frames_.back().key = std::move(name);
+        if (!fits(name)) return false;
+        Frame& frame = frames_.back();
+        if (++frame.num_keys > limits_.keys)
+            return fail("an object has more than " + std::to_string(limits_.keys) + " keys");
+        frame.key = std::move(name);
         return count();
     }
     bool end_object() override { return close(); }
@@ -69,6 +74,12 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     bool count() {
         if (++num_values_ > limits_.num_values)
             return fail("JSON has more than " + std::to_string(limits_.num_values) + " values");
+        return true;
+    }
+    bool fits(const std::string& text) {
+        if (text.size() > limits_.string_bytes)
+            return fail("a string has " + std::to_string(text.size()) +
+                        " bytes, expected at most " + std::to_string(limits_.string_bytes));
         return true;
     }
     bool fail(std::string message) {

@@ -93,6 +93,8 @@ class Json {
 struct JsonLimits {
     size_t depth = 128;             ///< nesting of arrays and objects
     size_t num_values = 4'000'000;  ///< values and keys of the whole text (memory is bounded by it)
+    size_t keys = static_cast<size_t>(-1);  ///< of one object, repeated ones counted each time
+    size_t string_bytes = static_cast<size_t>(-1);  ///< of one string or key
 };
 
 /// Parses one JSON text, whitespace around it allowed. kInvalidArgument with the place otherwise.

@@ -94,6 +94,21 @@ TEST(JsonValue, LimitsHoldAtTheirEdge) {
     limits.num_values = 4;
     EXPECT_TRUE(parse_json("[1,2,3]", limits).ok());
     EXPECT_FALSE(parse_json("[1,2,3,4]", limits).ok());
+    limits = {};
+    limits.keys = 2;
+    EXPECT_TRUE(parse_json(R"({"a":1,"b":{"a":1,"b":2}})", limits).ok());
+    EXPECT_FALSE(parse_json(R"({"a":1,"b":{"a":1,"b":2,"c":3}})", limits).ok());
+    EXPECT_FALSE(parse_json(R"({"a":1,"a":2,"a":3})", limits).ok());
+    limits = {};
+    limits.string_bytes = 4;
+    EXPECT_TRUE(parse_json(R"({"abcd":"efgh"})", limits).ok());
+    EXPECT_FALSE(parse_json(R"({"abcde":"efgh"})", limits).ok());
+    EXPECT_FALSE(parse_json(R"({"abcd":"efghi"})", limits).ok());
+    // The bound of one object ends the reading: what follows is not looked at.
+    limits = {};
+    limits.keys = 1;
+    EXPECT_NE(parse_json(R"({"a":1,"b":2,,,)", limits).status().message().find("1 keys"),
+              std::string::npos);
 }
 
 TEST(JsonValue, DuplicateKeysAreSeenInSmallAndLargeObjects) {

@@ -78,6 +78,7 @@ Json status_json(const ServerState& state) {
                           {"requests", m.requests_open.load()},
                           {"received_bytes", m.bytes_received.load()},
                           {"sent_bytes", m.bytes_sent.load()},
+                          {"held_body_bytes", state.bodies.held()},
                           {"log_lines_dropped", state.log->dropped()}}));
     Json outcomes = Json::object();
     for (int i = 0; i < kNumOutcomes; ++i)
@@ -174,6 +175,17 @@ Answer set_draining(ServerState& state, bool draining) {
     return json_answer(Json::object({{"phase", phase_name(state.phase)}}));
 }
 
+Answer flush_cache(ServerState& state) {
+    InferenceBackend* backend = state.backend();
+    if (backend == nullptr)
+        return error_answer(ErrorShape::kOpenAi,
+                            api_error(503, "overloaded_error", "the model is being loaded"));
+    const Result<int64_t> blocks = backend->flush_prefix_cache();
+    if (!blocks.ok()) return error_answer(ErrorShape::kOpenAi, from_status(blocks.status()));
+    state.log->write(LogLevel::kInfo, "cache_flush", LogFields().integer("blocks", blocks.value()));
+    return json_answer(Json::object({{"flushed_blocks", blocks.value()}}));
+}
+
 }  // namespace
 
 Answer handle_admin(ServerState& state, Exchange& exchange) {
@@ -182,6 +194,7 @@ Answer handle_admin(ServerState& state, Exchange& exchange) {
             const InferenceBackend* backend = state.backend();
             EngineStats stats;
             if (backend != nullptr) stats = backend->stats();
+            state.metrics.held_body_bytes = state.bodies.held();
             Answer answer;
             answer.reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
             answer.reply.body =
@@ -210,10 +223,7 @@ Answer handle_admin(ServerState& state, Exchange& exchange) {
             return json_answer(Json::object({{"reloaded", true}}));
         }
         case Endpoint::kAdminFlushCache:
-            return error_answer(
-                ErrorShape::kOpenAi,
-                api_error(
-                    501, "not_implemented", "flushing the prefix cache is not in this version"));
+            return flush_cache(state);
         default:
             break;
     }

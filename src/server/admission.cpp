@@ -161,7 +161,7 @@ std::optional<Answer> admit(ServerState& state, Plane plane, Exchange& exchange,
                        "pages of this origin may not call here; see --cors-origin");
     RouteMatch match = find_route(request.method, request.path, plane);
     exchange.route = match.route;
-    exchange.parameter = std::string(match.parameter);
+    exchange.parameter = percent_decoded(match.parameter);
     if (std::optional<Answer> answer = authenticate(state, exchange)) return answer;
     if (match.route == nullptr && !match.allowed.empty()) {
         Answer answer = refusal(exchange,
@@ -179,6 +179,15 @@ std::optional<Answer> admit(ServerState& state, Plane plane, Exchange& exchange,
         return refusal(exchange, 503, "overloaded_error", "the model is being loaded", "loading");
     if (state.phase == Phase::kDead && !match.route->while_loading)
         return refusal(exchange, 503, "overloaded_error", "the engine is dead", "dead");
+    const std::string_view coding = request.field("content-encoding");
+    if (!coding.empty() && coding != "identity") {
+        Answer answer = refusal(exchange,
+                                415,
+                                "invalid_request_error",
+                                "request bodies are taken as they are, without Content-Encoding");
+        answer.reply.fields.emplace_back("accept-encoding", "identity");
+        return answer;
+    }
     if (match.route->access == Access::kInfer && !exchange.caller.id.empty()) {
         int retry_after_s = 1;
         const double now =

@@ -99,7 +99,19 @@ struct PreparedConversation {
     std::vector<int32_t> expanded_ids;  ///< what usage counts
 };
 
-/// Converts and renders; shared by generation, count_tokens and tokenize.
+/// Refuses a text that cannot fit the context, by its size alone: it has at least
+/// bytes / longest_token_bytes tokens. True: it may fit.
+bool may_fit_context(const ServerState& state,
+                     size_t text_bytes,
+                     const std::string& param,
+                     recipe::ApiError* error);
+/// The error of a prompt that has more tokens than the context; how many was not counted.
+recipe::ApiError longer_than_context(const ServerState& state, const std::string& param);
+/// The most ids of a prompt that are worth making: one token has to be left for the answer.
+size_t most_prompt_ids(const ServerState& state);
+
+/// Converts and renders; shared by generation, count_tokens and tokenize. `for_generation`: a
+/// prompt that does not fit the context is refused before all of it has been tokenized.
 std::optional<PreparedConversation> prepare_conversation(ServerState& state,
                                                          recipe::Protocol protocol,
                                                          const recipe::Json& body,

@@ -182,12 +182,16 @@ class Reader {
             throw recipe::Refusal(error);
         }
         const int32_t bos = tokenizer_.bos_id();
+        ApiError error;
+        if (!may_fit_context(state_, text.size() + suffix_.size(), "prompt", &error))
+            throw recipe::Refusal(error);
         std::vector<int32_t> ids;
         if (!suffix_.empty()) {
             ids = fill_in_the_middle(text);
         } else {
-            ids = tokenizer_.encode(text);
+            ids = tokenizer_.encode(text, SpecialTokens::kParse, most_);
         }
+        if (ids.size() > most_) throw recipe::Refusal(longer_than_context(state_, "prompt"));
         const bool add_bos = body_.boolean("add_bos").value_or(true);
         if (add_bos && bos >= 0 && (ids.empty() || ids[0] != bos)) ids.insert(ids.begin(), bos);
         r_.prompts.push_back(std::move(ids));
@@ -204,7 +208,7 @@ class Reader {
             ids.push_back(id);
         };
         const auto plain = [&](const std::string& part) {
-            const std::vector<int32_t> more = tokenizer_.encode(part, SpecialTokens::kPlain);
+            const std::vector<int32_t> more = tokenizer_.encode(part, SpecialTokens::kPlain, most_);
             ids.insert(ids.end(), more.begin(), more.end());
         };
         marker("<｜fim▁begin｜>");
@@ -236,6 +240,7 @@ class Reader {
     const Fields body_;
     CompletionsRequest r_;
     std::string suffix_;
+    const size_t most_ = most_prompt_ids(state_);
     size_t text_bytes_ = 0;
 };
 

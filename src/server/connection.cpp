@@ -3,87 +3,39 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/redirect_error.hpp>
-#include <boost/asio/ssl/stream.hpp>
-#include <boost/asio/use_awaitable.hpp>
 
 #include "server/admission.h"
 #include "server/api.h"
+#include "server/transport.h"
 
 namespace deepinfer::server {
 
 namespace {
 
-using boost::system::error_code;
-
 constexpr size_t kReadBytes = 16 << 10;
 constexpr size_t kMaxAhead = 64 << 10;
 constexpr int kClientClosed = 499;  // nginx's status for the log
+/// A stream's head waits this long for the first bytes: one packet and one system call less.
+constexpr Milliseconds kHeadWait{20};
+/// From this size on a body's work takes milliseconds: it waits in a line of its own.
+constexpr size_t kLongBodyBytes = 64 << 10;
 
-auto result_in(error_code& ec) {
-    return asio::redirect_error(asio::use_awaitable, ec);
+/// handle(), unless nobody waits for it any more or its turn came too late.
+Answer handle_in_time(ServerState& state, Exchange& exchange) {
+    const ErrorShape shape = exchange.route->errors;
+    if (exchange.abandoned)
+        return error_answer(shape, api_error(503, "overloaded_error", "the client has gone"));
+    const int64_t limit_ms = state.config.limits.queue_timeout_ms;
+    if (ms_between(exchange.arrived, std::chrono::steady_clock::now()) >
+        static_cast<double>(limit_ms + state.config.limits.body_timeout_ms))
+        return error_answer(shape,
+                            api_error(503,
+                                      "overloaded_error",
+                                      "the request waited longer than " + std::to_string(limit_ms) +
+                                          " ms to be read",
+                                      "timeout"));
+    return handle(state, exchange);
 }
-
-}  // namespace
-
-// ------------------------------------------------------------------ transport
-
-class Transport {
-  public:
-    virtual ~Transport() = default;
-    virtual tcp::socket& socket() = 0;
-    virtual asio::awaitable<void> handshake(error_code& ec) = 0;
-    virtual asio::awaitable<size_t> read_some(asio::mutable_buffer to, error_code& ec) = 0;
-    virtual asio::awaitable<size_t> write_some(asio::const_buffer from, error_code& ec) = 0;
-    /// Says that nothing more is sent.
-    virtual asio::awaitable<void> shut_down_send(error_code& ec) = 0;
-};
-
-namespace {
-
-class PlainTransport final : public Transport {
-  public:
-    explicit PlainTransport(tcp::socket socket) : socket_(std::move(socket)) {}
-    tcp::socket& socket() override { return socket_; }
-    asio::awaitable<void> handshake(error_code&) override { co_return; }
-    asio::awaitable<size_t> read_some(asio::mutable_buffer to, error_code& ec) override {
-        return socket_.async_read_some(to, result_in(ec));
-    }
-    asio::awaitable<size_t> write_some(asio::const_buffer from, error_code& ec) override {
-        return socket_.async_write_some(from, result_in(ec));
-    }
-    asio::awaitable<void> shut_down_send(error_code& ec) override {
-        socket_.shutdown(tcp::socket::shutdown_send, ec);
-        co_return;
-    }
-
-  private:
-    tcp::socket socket_;
-};
-
-class TlsTransport final : public Transport {
-  public:
-    TlsTransport(tcp::socket socket, std::shared_ptr<asio::ssl::context> context)
-        : context_(std::move(context)), stream_(std::move(socket), *context_) {}
-    tcp::socket& socket() override { return stream_.next_layer(); }
-    asio::awaitable<void> handshake(error_code& ec) override {
-        return stream_.async_handshake(asio::ssl::stream_base::server, result_in(ec));
-    }
-    asio::awaitable<size_t> read_some(asio::mutable_buffer to, error_code& ec) override {
-        return stream_.async_read_some(to, result_in(ec));
-    }
-    asio::awaitable<size_t> write_some(asio::const_buffer from, error_code& ec) override {
-        return stream_.async_write_some(from, result_in(ec));
-    }
-    asio::awaitable<void> shut_down_send(error_code& ec) override {
-        socket().cancel(ec);  // ends the reading side, which would take the peer's close_notify
-        return stream_.async_shutdown(result_in(ec));
-    }
-
-  private:
-    const std::shared_ptr<asio::ssl::context> context_;
-    asio::ssl::stream<tcp::socket> stream_;
-};
 
 }  // namespace
 
@@ -159,9 +111,14 @@ Connection::~Connection() {
         const std::lock_guard<std::mutex> gone(wake_target_->mutex);
         wake_target_->connection = nullptr;
     }
-    state_.body_bytes_held -= body_held_;
+    state_.bodies.give_back(body_held_);
     --state_.metrics.connections_open;
     const std::lock_guard<std::mutex> lock(shared_.mutex);
+    if (plane_ == kPlaneAdmin) {
+        --shared_.num_admin;
+        return;
+    }
+    --shared_.num_public;
     const auto found = shared_.per_address.find(peer_);
     if (found != shared_.per_address.end() && --found->second == 0)
         shared_.per_address.erase(found);
@@ -265,22 +222,44 @@ asio::awaitable<void> Connection::read_loop() {
 }
 
 asio::awaitable<bool> Connection::write(std::string_view bytes) {
+    const ServerLimits& limits = state_.config.limits;
     while (!bytes.empty()) {
         if (!open_ || expired_) co_return false;
+        size_t n = transport_->write_at_once(asio::buffer(bytes.data(), bytes.size()));
+        if (n > 0) {
+            wrote(n);
+            bytes.remove_prefix(n);
+            continue;
+        }
+        write_waited_ = true;
         error_code ec;
-        set_deadline(state_.config.limits.send_timeout_ms);
-        const size_t n =
-            co_await transport_->write_some(asio::buffer(bytes.data(), bytes.size()), ec);
+        const SteadyTime begun = std::chrono::steady_clock::now();
+        // Every byte taken would begin a new send_timeout_ms: a reader that takes one now and then
+        // ends by the rate of all the time that it held us up.
+        double left_ms = static_cast<double>(limits.send_timeout_ms);
+        if (limits.send_min_bytes_per_s > 0)
+            left_ms = std::min(left_ms,
+                               left_ms - ms_held_up_ +
+                                   static_cast<double>(bytes_held_up_) * 1000 /
+                                       static_cast<double>(limits.send_min_bytes_per_s));
+        set_deadline(std::max<int64_t>(0, static_cast<int64_t>(left_ms)));
+        n = co_await transport_->write_some(asio::buffer(bytes.data(), bytes.size()), ec);
         no_deadline();
+        ms_held_up_ += ms_between(begun, std::chrono::steady_clock::now());
+        bytes_held_up_ += static_cast<int64_t>(n);
         if (ec) {
             if (!expired_) ended_ = Ended::kGone;
             co_return false;
         }
-        state_.metrics.bytes_sent += static_cast<int64_t>(n);
-        bytes_out_ += static_cast<int64_t>(n);
+        wrote(n);
         bytes.remove_prefix(n);
     }
     co_return true;
+}
+
+void Connection::wrote(size_t bytes) {
+    state_.metrics.bytes_sent += static_cast<int64_t>(bytes);
+    bytes_out_ += static_cast<int64_t>(bytes);
 }
 
 // ------------------------------------------------------------------ one request
@@ -332,7 +311,8 @@ asio::awaitable<bool> Connection::serve_one() {
     exchange->id = random_id("req_");
     exchange->peer = peer_;
     exchange->arrived = std::chrono::steady_clock::now();
-    bytes_out_ = 0;
+    bytes_out_ = bytes_held_up_ = 0;
+    ms_held_up_ = 0;
     ++state_.metrics.requests_open;
 
     std::optional<Answer> answer;
@@ -358,35 +338,28 @@ asio::awaitable<bool> Connection::serve_one() {
         }
     }
     if (!answer) {
-        bool whole = true;
+        BodyEnd end = BodyEnd::kWhole;
         if (body_unread_) {
             const int64_t route_limit = exchange->route->body_bytes;
             constexpr int64_t kIgnoredBody = 64 << 10;  // of a route that takes none
             reader_.limit_body(route_limit < 0    ? limits.body_bytes
                                : route_limit == 0 ? kIgnoredBody
                                                   : route_limit);
-            whole = co_await read_body(exchange->request.expects_continue);
+            end = co_await read_body(exchange->request.expects_continue);
+        } else if (!hold_body(static_cast<int64_t>(exchange->request.body.size()))) {
+            end = BodyEnd::kNoRoom;
         }
-        if (!whole && reader_.state() != RequestReader::State::kFault && !expired_ &&
-            !overloaded_) {
+        if (end == BodyEnd::kGone) {
             finish_request(*exchange, kClientClosed, counted);
             co_return false;
         }
-        if (whole) {
+        if (end == BodyEnd::kWhole) {
             if (body_unread_) exchange->request = reader_.take();
             body_unread_ = false;
             busy_ = true;
             answer = quick_answer(state_, *exchange);
-        } else if (expired_) {
-            expired_ = false;
-            answer = error_answer(
-                exchange->route->errors,
-                api_error(408, "invalid_request_error", "the request body came too slowly"));
         } else {
-            answer = error_answer(
-                exchange->route->errors,
-                api_error(
-                    reader_.fault().status, "invalid_request_error", reader_.fault().message));
+            answer = body_refusal(end, *exchange);
         }
     }
     busy_ = true;
@@ -421,33 +394,59 @@ asio::awaitable<bool> Connection::serve_one() {
     co_return true;
 }
 
-asio::awaitable<bool> Connection::read_body(bool expects_continue) {
+/// Takes what this request's body has grown by from the server's budget.
+bool Connection::hold_body(int64_t bytes) {
+    if (!state_.bodies.take(bytes - body_held_)) return false;
+    body_held_ = bytes;
+    return true;
+}
+
+Answer Connection::body_refusal(BodyEnd end, const Exchange& exchange) {
+    const ErrorShape shape = exchange.route->errors;
+    if (end == BodyEnd::kSlow) {
+        expired_ = false;  // the answer may still be written
+        return error_answer(
+            shape, api_error(408, "invalid_request_error", "the request body came too slowly"));
+    }
+    if (end == BodyEnd::kFault) {
+        const HttpFault& fault = reader_.fault();
+        return error_answer(shape, api_error(fault.status, "invalid_request_error", fault.message));
+    }
+    return error_answer(
+        shape,
+        api_error(503,
+                  "overloaded_error",
+                  "the bodies of open requests fill the server's " +
+                      std::to_string(state_.bodies.limit()) + " bytes for them; try again later"));
+}
+
+asio::awaitable<Connection::BodyEnd> Connection::read_body(bool expects_continue) {
     const ServerLimits& limits = state_.config.limits;
+    // Room is taken as bytes arrive: a said length that is never sent would crowd others out.
+    if (reader_.said_body_bytes() > state_.bodies.limit() - state_.bodies.held())
+        co_return BodyEnd::kNoRoom;
     if (expects_continue && reader_.state() == RequestReader::State::kBody &&
         reader_.body_bytes() == 0 && reader_.buffered() == 0) {
         const bool written = co_await write("HTTP/1.1 100 Continue\r\n\r\n");
-        if (!written) co_return false;
+        if (!written) co_return BodyEnd::kGone;
     }
     const SteadyTime begun = std::chrono::steady_clock::now();
     reader_.feed({});  // what came with the head
     constexpr double kGraceMs = 5000;
-    while (reader_.state() == RequestReader::State::kBody) {
+    for (;;) {
+        if (reader_.state() == RequestReader::State::kFault) co_return BodyEnd::kFault;
+        if (!hold_body(reader_.body_bytes())) co_return BodyEnd::kNoRoom;
+        if (reader_.state() == RequestReader::State::kReady) co_return BodyEnd::kWhole;
         const double ms = ms_between(begun, std::chrono::steady_clock::now());
         const bool slow =
             ms > kGraceMs && static_cast<double>(reader_.body_bytes()) * 1000 <
                                  static_cast<double>(limits.body_min_bytes_per_s) * (ms - kGraceMs);
-        if (slow || ms > static_cast<double>(limits.body_timeout_ms)) expired_ = true;
-        state_.body_bytes_held += reader_.body_bytes() - body_held_;
-        body_held_ = reader_.body_bytes();
-        if (state_.body_bytes_held > limits.held_body_bytes) {
-            overloaded_ = true;
-            co_return false;
-        }
-        if (expired_ || ended_ != Ended::kNo || !open_) co_return false;
+        if (expired_ || slow || ms > static_cast<double>(limits.body_timeout_ms))
+            co_return BodyEnd::kSlow;
+        if (ended_ != Ended::kNo || !open_) co_return BodyEnd::kGone;
         // Looked at again in a second at the latest, for the rate.
         co_await wait_event(std::chrono::steady_clock::now() + Milliseconds(1000));
     }
-    co_return reader_.state() == RequestReader::State::kReady;
 }
 
 asio::awaitable<Answer> Connection::work(std::shared_ptr<Exchange> exchange) {
@@ -458,9 +457,11 @@ asio::awaitable<Answer> Connection::work(std::shared_ptr<Exchange> exchange) {
     const auto done = std::make_shared<Done>();
     exchange->wake = [target = wake_target_] { IoThread::wake(target); };
     ServerState& state = state_;
-    const bool accepted = shared_.pool.submit([&state, exchange, done] {
+    const size_t body_bytes = exchange->request.body.size();
+    WorkPool& pool = body_bytes > kLongBodyBytes ? shared_.long_pool : shared_.pool;
+    const bool accepted = pool.submit([&state, exchange, done] {
         try {
-            done->answer = handle(state, *exchange);
+            done->answer = handle_in_time(state, *exchange);
         } catch (const std::exception& e) {
             state.log->write(LogLevel::kError,
                              "handler_exception",
@@ -469,6 +470,7 @@ asio::awaitable<Answer> Connection::work(std::shared_ptr<Exchange> exchange) {
                 error_answer(exchange->route->errors,
                              api_error(500, "internal_error", "the server met an internal error"));
         }
+        exchange->request.body = std::string();  // what is needed of it has been taken
         done->ready = true;
         exchange->wake();
     });
@@ -476,7 +478,10 @@ asio::awaitable<Answer> Connection::work(std::shared_ptr<Exchange> exchange) {
         co_return error_answer(exchange->route->errors,
                                api_error(503, "overloaded_error", "too much work is waiting"));
     }
-    while (!done->ready) co_await wait_event(SteadyTime::max());
+    while (!done->ready) {
+        if (ended_ == Ended::kGone) exchange->abandoned = true;
+        co_await wait_event(SteadyTime::max());
+    }
     co_return std::move(done->answer);
 }
 
@@ -492,7 +497,7 @@ asio::awaitable<bool> Connection::send_reply(const Exchange& exchange,
     co_return co_await write(out);
 }
 
-asio::awaitable<bool> Connection::probe(bool streamed, SteadyTime now) {
+asio::awaitable<bool> Connection::probe(bool in_stream, SteadyTime now) {
     // An old client does not stop sending unless it has gone.
     if (version_ == 10) {
         ended_ = Ended::kGone;
@@ -500,7 +505,7 @@ asio::awaitable<bool> Connection::probe(bool streamed, SteadyTime now) {
     }
     next_probe_ = now + Milliseconds(1000);
     std::string bytes;
-    if (streamed) {
+    if (in_stream) {
         append_chunk(":\n\n", &bytes);
     } else {
         bytes = "HTTP/1.1 102 Processing\r\n\r\n";
@@ -514,11 +519,13 @@ asio::awaitable<bool> Connection::run_task(Exchange& exchange, Task* task, int* 
     SteadyTime last_write = std::chrono::steady_clock::now();
     next_probe_ = SteadyTime();
     *status = 200;
-    bool head_sent = false;  // of a stream; nothing of its body may come before
+    std::string head;  // of a stream: goes with its first bytes if they come soon
+    SteadyTime head_due = SteadyTime::max();
+    bool head_sent = false;
     for (;;) {
         const SteadyTime now = std::chrono::steady_clock::now();
         if (ended_ == Ended::kHalfClosed && now >= next_probe_) {
-            const bool reached = co_await probe(streamed && bytes_out_ > 0, now);
+            const bool reached = co_await probe(head_sent, now);
             if (!reached) ended_ = Ended::kGone;
         }
         if (ended_ == Ended::kGone || expired_ || !open_) {
@@ -526,15 +533,16 @@ asio::awaitable<bool> Connection::run_task(Exchange& exchange, Task* task, int* 
             *status = kClientClosed;
             co_return false;
         }
+        write_waited_ = false;
         Task::Progress progress = task->poll(now);
         std::string out;
         if (progress.head_ready) {
-            head_sent = true;
             *status = progress.head.status;
             for (auto& field : common_fields(exchange))
                 progress.head.fields.push_back(std::move(field));
             const bool keep = exchange.request.keep_alive && !shared_.closing;
-            out = format_head(progress.head, version_, keep, -1);
+            head = format_head(progress.head, version_, keep, -1);
+            head_due = now + kHeadWait;
         }
         if (streamed) {
             if (version_ == 11) {
@@ -552,6 +560,12 @@ asio::awaitable<bool> Connection::run_task(Exchange& exchange, Task* task, int* 
                     out += kComment;
                 }
             }
+            if (!head.empty() && (!out.empty() || now >= head_due)) {
+                out.insert(0, head);
+                head.clear();
+                head_due = SteadyTime::max();
+                head_sent = true;
+            }
             if (!out.empty()) {
                 last_write = now;
                 const bool written = co_await write(out);
@@ -567,8 +581,10 @@ asio::awaitable<bool> Connection::run_task(Exchange& exchange, Task* task, int* 
             }
         }
         if (progress.done) co_return true;
-        if (!out.empty()) continue;  // more may have come while that was written
-        SteadyTime until = task->deadline();
+        // What came while a write waited has woken nobody. Otherwise its wake is still to come: to
+        // poll again at once would let one busy stream keep this thread.
+        if (write_waited_) continue;
+        SteadyTime until = std::min(task->deadline(), head_due);
         if (head_sent && keep_alive_ms > 0)
             until = std::min(until, last_write + Milliseconds(keep_alive_ms));
         if (ended_ == Ended::kHalfClosed) until = std::min(until, next_probe_);
@@ -592,7 +608,7 @@ asio::awaitable<void> Connection::linger() {
 
 void Connection::finish_request(Exchange& exchange, int status, bool counted) {
     --state_.metrics.requests_open;
-    state_.body_bytes_held -= body_held_;
+    state_.bodies.give_back(body_held_);
     body_held_ = 0;
     if (counted) state_.key_usage.end(exchange.caller);
     const std::string_view route = exchange.route != nullptr ? exchange.route->name : "none";

@@ -72,10 +72,13 @@ class Transport;
 struct ListenerShared {
     ServerState& state;
     WorkPool& pool;
+    WorkPool& long_pool;  ///< for large bodies, so that they hold up nobody but each other
     /// No further request is taken: connections end after the one they are at.
     std::atomic<bool> closing{false};
     std::mutex mutex;
-    std::map<std::string, int64_t> per_address;  ///< open connections
+    // Open connections: of the public listener by address and in all, and of the admin listener.
+    std::map<std::string, int64_t> per_address;
+    int64_t num_public = 0, num_admin = 0;
 };
 
 class Connection : public std::enable_shared_from_this<Connection> {
@@ -106,14 +109,18 @@ class Connection : public std::enable_shared_from_this<Connection> {
     asio::awaitable<void> read_loop();
     asio::awaitable<void> wait_event(SteadyTime until);
     asio::awaitable<bool> write(std::string_view bytes);
+    void wrote(size_t bytes);
     /// False: the connection ends.
     asio::awaitable<bool> wait_head();
     asio::awaitable<bool> serve_one();
-    asio::awaitable<bool> read_body(bool expects_continue);
+    enum class BodyEnd { kWhole, kGone, kSlow, kFault, kNoRoom };
+    asio::awaitable<BodyEnd> read_body(bool expects_continue);
+    Answer body_refusal(BodyEnd end, const Exchange& exchange);
+    bool hold_body(int64_t bytes);
     asio::awaitable<Answer> work(std::shared_ptr<Exchange> exchange);
     asio::awaitable<bool> send_reply(const Exchange& exchange, HttpReply reply, bool keep_alive);
     asio::awaitable<bool> run_task(Exchange& exchange, Task* task, int* status);
-    asio::awaitable<bool> probe(bool streamed, SteadyTime now);
+    asio::awaitable<bool> probe(bool in_stream, SteadyTime now);
     asio::awaitable<void> linger();
     void finish_request(Exchange& exchange, int status, bool counted);
     std::vector<std::pair<std::string, std::string>> common_fields(const Exchange& exchange) const;
@@ -142,11 +149,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
     bool busy_ = false;     // a request is being answered: input is set aside
     bool discard_ = false;  // input is thrown away until the end
     bool expired_ = false;
-    bool overloaded_ = false;  // the server holds too many bodies
     bool open_ = true;
     bool body_unread_ = false;
-    int64_t body_held_ = 0;  // counted in state_.body_bytes_held
-    int64_t bytes_out_ = 0;  // of the request that is being answered
+    bool write_waited_ = false;  // since it was last cleared, a write had to wait
+    int64_t body_held_ = 0;  // taken from state_.bodies
+    // Of the request that is being answered:
+    int64_t bytes_out_ = 0;
+    int64_t bytes_held_up_ = 0;  // written after the reader had to be waited for
+    double ms_held_up_ = 0;      // what that waiting took
 };
 
 }  // namespace deepinfer::server

@@ -293,6 +293,30 @@ std::string logprobs_json(const Tokenizer& tokenizer, const Output& o, size_t be
     return out;
 }
 
+size_t most_prompt_ids(const ServerState& state) {
+    return static_cast<size_t>(std::max<int64_t>(1, state.backend()->config().max_model_len - 1));
+}
+
+ApiError longer_than_context(const ServerState& state, const std::string& param) {
+    ApiError error =
+        bad_request("this model's context length is " +
+                        std::to_string(state.backend()->config().max_model_len) +
+                        " tokens; the prompt has more than " +
+                        std::to_string(most_prompt_ids(state)) + ", which leaves no room",
+                    param);
+    error.code = "context_length_exceeded";
+    return error;
+}
+
+bool may_fit_context(const ServerState& state,
+                     size_t text_bytes,
+                     const std::string& param,
+                     ApiError* error) {
+    if (text_bytes / state.longest_token_bytes() <= most_prompt_ids(state)) return true;
+    *error = longer_than_context(state, param);
+    return false;
+}
+
 std::optional<PreparedConversation> prepare_conversation(
     ServerState& state, Protocol protocol, const Json& body, bool for_generation, ApiError* error) {
     recipe::ConvertOptions options;
@@ -321,9 +345,17 @@ std::optional<PreparedConversation> prepare_conversation(
         error->code = "context_length_exceeded";
         return std::nullopt;
     }
-    Result<std::vector<int32_t>> ids = recipe::prompt_ids(state.backend()->tokenizer(), prompt);
+    if (for_generation && !may_fit_context(state, prompt.text.size(), "messages", error))
+        return std::nullopt;
+    const size_t most = for_generation ? most_prompt_ids(state) : Tokenizer::kAllIds;
+    Result<std::vector<int32_t>> ids =
+        recipe::prompt_ids(state.backend()->tokenizer(), prompt, most);
     if (!ids.ok()) {
         *error = from_status(ids.status());
+        return std::nullopt;
+    }
+    if (ids.value().size() > most) {
+        *error = longer_than_context(state, "messages");
         return std::nullopt;
     }
     out.prompt_token_ids = std::move(ids).value();

@@ -224,6 +224,9 @@ const HttpRequest& RequestReader::head() const {
 const HttpFault& RequestReader::fault() const {
     return impl_->fault;
 }
+int64_t RequestReader::said_body_bytes() const {
+    return static_cast<int64_t>(impl_->parser->content_length().value_or(0));
+}
 int64_t RequestReader::body_bytes() const {
     return static_cast<int64_t>(impl_->parser->get().body().size());
 }

@@ -41,6 +41,8 @@ class RequestReader {
     /// With kBody and kReady. Valid until the next call that is not const.
     const HttpRequest& head() const;
     const HttpFault& fault() const;
+    /// What Content-Length says; 0 without one. With kBody and kReady.
+    int64_t said_body_bytes() const;
     /// Bytes of the body that have arrived.
     int64_t body_bytes() const;
     /// Lowers the bound of this request's body (a route's own); before the body is read.

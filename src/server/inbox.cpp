@@ -5,17 +5,23 @@ namespace {
 
 /// Appends `next` to `last`: text, ids and log-probabilities joined, the state of the later one.
 void join(Output* last, const Output& next) {
-    Output joined = next;
-    joined.text = last->text + next.text;
-    joined.token_ids = std::move(last->token_ids);
-    joined.token_ids.insert(joined.token_ids.end(), next.token_ids.begin(), next.token_ids.end());
-    joined.logprobs = std::move(last->logprobs);
-    joined.logprobs.insert(joined.logprobs.end(), next.logprobs.begin(), next.logprobs.end());
-    if (!last->prompt_logprobs.empty()) joined.prompt_logprobs = std::move(last->prompt_logprobs);
-    if (!last->constraint_notes.empty())
-        joined.constraint_notes = std::move(last->constraint_notes);
-    joined.nan_logits = joined.nan_logits || last->nan_logits;
-    *last = std::move(joined);
+    // What grows is moved out and back: a copy each time would cost the square of a long answer.
+    std::string text = std::move(last->text);
+    std::vector<int32_t> token_ids = std::move(last->token_ids);
+    std::vector<TokenLogprobs> logprobs = std::move(last->logprobs);
+    std::vector<TokenLogprobs> prompt_logprobs = std::move(last->prompt_logprobs);
+    std::vector<std::string> notes = std::move(last->constraint_notes);
+    const bool nan_logits = last->nan_logits || next.nan_logits;
+    text += next.text;
+    token_ids.insert(token_ids.end(), next.token_ids.begin(), next.token_ids.end());
+    logprobs.insert(logprobs.end(), next.logprobs.begin(), next.logprobs.end());
+    *last = next;
+    last->text = std::move(text);
+    last->token_ids = std::move(token_ids);
+    last->logprobs = std::move(logprobs);
+    if (!prompt_logprobs.empty()) last->prompt_logprobs = std::move(prompt_logprobs);
+    if (!notes.empty()) last->constraint_notes = std::move(notes);
+    last->nan_logits = nan_logits;
 }
 
 }  // namespace

@@ -85,10 +85,13 @@ void refuse_connection(tcp::socket socket, bool tls) {
 
 struct Listener::Impl {
     Impl(ServerState& s, int cpu_threads)
-        : state(s), pool(cpu_threads, kMaxWaitingWork), shared{s, pool, {}, {}, {}} {}
+        : state(s),
+          pool(cpu_threads, kMaxWaitingWork),
+          long_pool(std::max(1, cpu_threads / 2), kMaxWaitingWork),
+          shared{s, pool, long_pool, {}, {}, {}, 0, 0} {}
 
     ServerState& state;
-    WorkPool pool;
+    WorkPool pool, long_pool;
     ListenerShared shared;
     std::vector<std::unique_ptr<IoThread>> threads;
     std::vector<asio::executor_work_guard<asio::io_context::executor_type>> guards;
@@ -107,7 +110,7 @@ struct Listener::Impl {
     asio::awaitable<void> accept(tcp::acceptor& acceptor, Plane plane);
     asio::awaitable<void> tick(std::function<void()> check);
     asio::awaitable<void> wait_signal(std::function<void(int)> on_signal);
-    bool take_place(const std::string& peer);
+    bool take_place(Plane plane, const std::string& peer);
     void start_connection(IoThread& io, tcp::socket socket, Plane plane, const std::string& peer);
 };
 
@@ -131,15 +134,20 @@ Status Listener::Impl::bind(const std::string& host,
     return {};
 }
 
-bool Listener::Impl::take_place(const std::string& peer) {
+/// Neither listener is crowded out by the other one. The connection gives its place back.
+bool Listener::Impl::take_place(Plane plane, const std::string& peer) {
     const ServerLimits& limits = state.config.limits;
     const std::lock_guard<std::mutex> lock(shared.mutex);
-    int64_t& mine = shared.per_address[peer];
-    if (mine >= limits.connections_per_ip || state.metrics.connections_open >= limits.connections) {
-        if (mine == 0) shared.per_address.erase(peer);
-        return false;
+    if (plane == kPlaneAdmin) {
+        if (shared.num_admin >= limits.admin_connections) return false;
+        ++shared.num_admin;
+        return true;
     }
+    if (shared.num_public >= limits.connections) return false;
+    int64_t& mine = shared.per_address[peer];
+    if (mine >= limits.connections_per_ip) return false;
     ++mine;
+    ++shared.num_public;
     return true;
 }
 
@@ -174,20 +182,15 @@ asio::awaitable<void> Listener::Impl::accept(tcp::acceptor& acceptor, Plane plan
         }
         const tcp::endpoint remote = socket.remote_endpoint(ec);
         const std::string peer = ec ? "?" : remote.address().to_string();
-        // The admin listener is never crowded out by the public one.
-        if (plane == kPlanePublic ? !take_place(peer) : false) {
+        if (!take_place(plane, peer)) {
             ++state.metrics.connections_refused;
-            const bool encrypted = this->tls != nullptr;
+            const bool encrypted = plane == kPlanePublic && !state.config.tls_cert.empty();
             refuse_connection(std::move(socket), encrypted);
             continue;
         }
         socket.set_option(tcp::no_delay(true), ec);
         socket.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), ec);
         socket.set_option(asio::socket_base::keep_alive(true), ec);
-        if (plane == kPlaneAdmin) {
-            const std::lock_guard<std::mutex> lock(shared.mutex);
-            ++shared.per_address[peer];
-        }
         auto moved = std::make_shared<tcp::socket>(std::move(socket));
         asio::post(io.context, [this, &io, moved, plane, peer] {
             start_connection(io, std::move(*moved), plane, peer);
@@ -310,7 +313,7 @@ Status Listener::reload_tls() {
 }
 
 double Listener::cpu_seconds() const {
-    double sum = impl_->pool.cpu_seconds();
+    double sum = impl_->pool.cpu_seconds() + impl_->long_pool.cpu_seconds();
     for (const auto& io : impl_->threads) sum += thread_cpu_seconds(io->thread);
     return sum;
 }

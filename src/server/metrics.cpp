@@ -178,6 +178,9 @@ std::string Metrics::exposition(const EngineStats* stats,
               "Connections beyond a limit",
               d(connections_refused));
     w.gauge("deepinfer_http_requests", "Requests being read or answered", d(requests_open));
+    w.gauge("deepinfer_http_held_body_bytes",
+            "Request bodies that are being read or not yet answered",
+            d(held_body_bytes));
     w.head("deepinfer_http_requests_total", "Answered requests", "counter");
     {
         const std::lock_guard<std::mutex> lock(mutex_);

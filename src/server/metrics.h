@@ -49,6 +49,7 @@ struct Metrics {
     std::atomic<int64_t> connections_total{0};
     std::atomic<int64_t> connections_refused{0};
     std::atomic<int64_t> requests_open{0};
+    std::atomic<int64_t> held_body_bytes{0};  ///< as of the last scrape
     std::atomic<int64_t> bytes_received{0};
     std::atomic<int64_t> bytes_sent{0};
     std::atomic<int64_t> stream_events{0};  ///< frames of event streams

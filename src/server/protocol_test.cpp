@@ -413,7 +413,6 @@ TEST(Refusals, NameWhatThisVersionLacks) {
                                    {"image_url", {{"url", "data:image/png;base64,AAAA"}}}}})}}})}},
             "messages");
     EXPECT_EQ(server.post("/v1/embeddings", {{"model", "nano"}, {"input", "x"}}).status, 501);
-    EXPECT_EQ(call(server.server->admin_port(), "POST", "/admin/cache/flush", "{}").status, 501);
 }
 
 }  // namespace

@@ -38,8 +38,8 @@ constexpr Route kRoutes[] = {
     {"POST", "/anthropic/messages/count_tokens", Endpoint::kCountTokens, Access::kInfer, kPlanePublic, kServerLimit, "count_tokens", kAnthropic},
     {"GET", "/v1/models", Endpoint::kModels, Access::kInfer, kPlanePublic, 0, "models", kOpenAi, true},
     {"GET", "/models", Endpoint::kModels, Access::kInfer, kPlanePublic, 0, "models", kOpenAi, true},
-    {"GET", "/v1/models/{id}", Endpoint::kModel, Access::kInfer, kPlanePublic, 0, "model", kOpenAi, true},
-    {"GET", "/models/{id}", Endpoint::kModel, Access::kInfer, kPlanePublic, 0, "model", kOpenAi, true},
+    {"GET", "/v1/models/{path}", Endpoint::kModel, Access::kInfer, kPlanePublic, 0, "model", kOpenAi, true},
+    {"GET", "/models/{path}", Endpoint::kModel, Access::kInfer, kPlanePublic, 0, "model", kOpenAi, true},
     {"POST", "/tokenize", Endpoint::kTokenize, Access::kInfer, kPlanePublic, kServerLimit, "tokenize"},
     {"POST", "/v1/tokenize", Endpoint::kTokenize, Access::kInfer, kPlanePublic, kServerLimit, "tokenize"},
     {"POST", "/detokenize", Endpoint::kDetokenize, Access::kInfer, kPlanePublic, kServerLimit, "detokenize"},
@@ -93,6 +93,28 @@ RouteMatch find_route(std::string_view method, std::string_view path, Plane plan
             match.allowed += (match.allowed.empty() ? "" : ", ") + std::string(route.method);
     }
     return match;
+}
+
+std::string percent_decoded(std::string_view text) {
+    const auto digit = [](char c) {
+        if (c >= '0' && c <= '9') return c - '0';
+        if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+        if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+        return -1;
+    };
+    std::string out;
+    for (size_t i = 0; i < text.size(); ++i) {
+        const bool escape = text[i] == '%' && i + 2 < text.size();
+        const int high = escape ? digit(text[i + 1]) : -1;
+        const int low = escape ? digit(text[i + 2]) : -1;
+        if (high < 0 || low < 0) {
+            out.push_back(text[i]);
+            continue;
+        }
+        out.push_back(static_cast<char>(high * 16 + low));
+        i += 2;
+    }
+    return out;
 }
 
 ErrorShape error_shape(std::string_view path) {

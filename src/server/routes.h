@@ -50,7 +50,7 @@ enum class ErrorShape { kOpenAi, kAnthropic };
 
 struct Route {
     std::string_view method;
-    /// "/v1/models/{id}": the last segment may be any one; "/web/{path}": any rest.
+    /// "/v1/responses/{id}": the last segment may be any one; "/web/{path}": any rest.
     std::string_view path;
     Endpoint endpoint;
     Access access;
@@ -65,12 +65,15 @@ std::span<const Route> routes();
 
 struct RouteMatch {
     const Route* route = nullptr;  ///< null: see `allowed`
-    std::string_view parameter;    ///< what {id} stands for
+    std::string_view parameter;    ///< what the braces stand for, as sent
     std::string allowed;           ///< methods that the path has; "" if there is no such path
 };
 
 /// `method` HEAD counts as GET.
 RouteMatch find_route(std::string_view method, std::string_view path, Plane plane);
+
+/// "a%2Fb" -> "a/b"; a percent sign that begins no escape stays.
+std::string percent_decoded(std::string_view text);
 
 /// The error shape that a path's clients expect, known or not.
 ErrorShape error_shape(std::string_view path);

@@ -98,6 +98,7 @@ class ScriptedBackend final : public InferenceBackend {
     const Tokenizer& tokenizer() const override { return tokenizer_; }
     const EngineConfig& config() const override { return config_; }
     const ModelInfo& model_info() const override { return info_; }
+    Result<int64_t> flush_prefix_cache() override { return int64_t{0}; }  // it has none
     EngineStats stats() const override {
         const std::lock_guard<std::mutex> lock(mutex_);
         EngineStats out = stats_;

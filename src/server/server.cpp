@@ -30,6 +30,7 @@ class EngineBackend final : public InferenceBackend {
     const EngineConfig& config() const override { return engine_->config(); }
     const ModelInfo& model_info() const override { return engine_->model_info(); }
     EngineStats stats() const override { return engine_->stats(); }
+    Result<int64_t> flush_prefix_cache() override { return engine_->flush_prefix_cache(); }
 
   private:
     std::unique_ptr<Engine> engine_;
@@ -57,7 +58,7 @@ std::span<const LimitOption> limit_options() {
         {"max-body-bytes", &L::body_bytes, "Largest request body", 1024, kBytes},
         {"max-held-body-bytes",
          &L::held_body_bytes,
-         "Bytes of all bodies together",
+         "Bytes of all request bodies together, until they are answered",
          1024,
          kBytes},
         {"max-json-depth", &L::json_depth, "Deepest nesting of a body", 4, 128},
@@ -70,6 +71,7 @@ std::span<const LimitOption> limit_options() {
         {"max-batch-prompts", &L::batch_prompts, "Most answers of one Completions request", 1, 100'000},
         {"max-connections", &L::connections, "Most open connections", 1, 1'000'000},
         {"max-connections-per-ip", &L::connections_per_ip, "Most open connections of one address", 1, 1'000'000},
+        {"max-admin-connections", &L::admin_connections, "Most open connections of the admin listener", 1, 1'000'000},
         {"max-live-requests", &L::live_requests, "Most requests at once", 1, 1'000'000},
         {"header-timeout-ms", &L::header_timeout_ms, "Time for a request's head", 10, kMany},
         {"body-timeout-ms", &L::body_timeout_ms, "Time for a request's body", 10, kMany},
@@ -80,6 +82,7 @@ std::span<const LimitOption> limit_options() {
         {"inter-token-timeout-ms", &L::inter_token_timeout_ms, "Time between tokens", 10, kMany},
         {"total-timeout-ms", &L::total_timeout_ms, "Time of a whole request", 10, kMany},
         {"send-timeout-ms", &L::send_timeout_ms, "Time that a reader may read nothing", 10, kMany},
+        {"send-min-rate", &L::send_min_bytes_per_s, "Slowest reader, bytes a second of the time it holds writes up", 0, kMany},
         {"keep-alive-ms", &L::keep_alive_ms, "Time between comments in a silent stream (0: none)", 0, kMany},
         {"max-images", &L::images, "Most pictures of one request", 0, 600},
         {"max-image-bytes", &L::image_bytes, "Largest picture as encoded", 1, 32 << 20},

@@ -77,6 +77,11 @@ class RawSocket {
         if (n <= 0 && ended != nullptr) *ended = true;
         return n > 0 ? std::string(buffer, static_cast<size_t>(n)) : std::string();
     }
+    /// Takes at most `bytes` of what is there, without waiting.
+    void receive_some(size_t bytes) {
+        std::string buffer(bytes, ' ');
+        ::recv(fd_, buffer.data(), bytes, MSG_DONTWAIT);
+    }
     /// Reads until `text` has come or `ms` have passed.
     std::string receive_until(const std::string& text, int ms = 10000) {
         const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(ms);

@@ -44,12 +44,37 @@ class LiveRequests {
     std::map<std::string, Entry> entries_;
 };
 
+/// Memory for request bodies, one for the whole server: many connections, each within its own
+/// limit, must not add up to more than the machine has.
+class BodyBudget {
+  public:
+    explicit BodyBudget(int64_t limit_bytes) : limit_(limit_bytes) {}
+    /// False if that would be more than the limit; then nothing is taken.
+    bool take(int64_t bytes) {
+        int64_t held = held_.load(std::memory_order_relaxed);
+        do {
+            if (bytes > limit_ - held) return false;
+        } while (!held_.compare_exchange_weak(held, held + bytes, std::memory_order_relaxed));
+        return true;
+    }
+    void give_back(int64_t bytes) { held_.fetch_sub(bytes, std::memory_order_relaxed); }
+    int64_t held() const { return held_.load(std::memory_order_relaxed); }
+    int64_t limit() const { return limit_; }
+
+  private:
+    const int64_t limit_;
+    std::atomic<int64_t> held_{0};
+};
+
 enum class Phase { kLoading, kReady, kDraining, kDead };
 const char* phase_name(Phase phase);
 
 struct ServerState {
     ServerState(ServerConfig c, std::unique_ptr<Log> l)
-        : config(std::move(c)), log(std::move(l)), store(config.limits) {}
+        : config(std::move(c)),
+          log(std::move(l)),
+          store(config.limits),
+          bodies(config.limits.held_body_bytes) {}
 
     const ServerConfig config;
     const std::unique_ptr<Log> log;
@@ -58,15 +83,18 @@ struct ServerState {
     LiveRequests live;
     ResponseStore store;
     std::atomic<Phase> phase{Phase::kLoading};
-    std::atomic<int64_t> body_bytes_held{0};  ///< bodies that are read and not yet answered
+    BodyBudget bodies;                        ///< that are being read or not yet answered
     std::atomic<bool> undrain_allowed{true};  ///< false once the process is on its way out
     int64_t started_s = 0;                    ///< seconds since 1970
 
     /// Null while loading. Stays alive until the server ends.
     InferenceBackend* backend() const { return backend_.load(std::memory_order_acquire); }
     void set_backend(InferenceBackend* backend) {
+        longest_token_bytes_ = backend->tokenizer().longest_token_bytes();
         backend_.store(backend, std::memory_order_release);
     }
+    /// Of the backend's vocabulary: a text has at least its bytes divided by this tokens.
+    size_t longest_token_bytes() const { return longest_token_bytes_; }
 
     /// Null without keys.
     std::shared_ptr<const KeyRing> keys() const;
@@ -80,6 +108,7 @@ struct ServerState {
 
   private:
     std::atomic<InferenceBackend*> backend_{nullptr};
+    size_t longest_token_bytes_ = 1;  // written once, before backend_
     mutable std::mutex mutex_;
     std::shared_ptr<const KeyRing> keys_;
 };

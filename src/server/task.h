@@ -5,6 +5,7 @@
 // write is done; so a reader that does not read is never given more than one poll's worth of bytes.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -52,6 +53,8 @@ struct Exchange {
     std::string peer;       ///< address
     SteadyTime arrived;
     Wake wake;
+    /// Nobody waits for the answer any more: work that has not begun need not begin.
+    std::atomic<bool> abandoned{false};
     AccessRecord record;
 };
 

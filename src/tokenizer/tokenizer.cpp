@@ -27,20 +27,28 @@ Status bad_id(int32_t id, int32_t vocab_size) {
 /// Encodes stretches of one text, without added tokens.
 class StretchEncoder {
   public:
-    StretchEncoder(const TokenizerData& data, std::vector<int32_t>& ids)
-        : merger_(data.merges, data.byte_ids), ids_(ids) {}
+    StretchEncoder(const TokenizerData& data, size_t most, std::vector<int32_t>& ids)
+        : merger_(data.merges, data.byte_ids), most_(most), ids_(ids) {}
 
     /// `text` is well-formed UTF-8.
     void append(std::string_view text) {
         PieceReader reader(text);
         std::string_view piece;
-        while (reader.next(piece)) merger_.append(piece, ids_);
+        while (!full() && reader.next(piece)) merger_.append(piece, ids_);
     }
+    /// There are more ids than the caller wants to know.
+    bool full() const { return ids_.size() > most_; }
 
   private:
     BpeMerger merger_;
+    const size_t most_;
     std::vector<int32_t>& ids_;
 };
+
+/// What `ids` is given room for: a third of the bytes is about what prose takes.
+size_t expected_ids(std::string_view text, size_t most) {
+    return std::min(text.size() / 3, most) + 1;
+}
 
 /// `text` itself if it is well-formed, else its repair, which `storage` then holds.
 std::string_view repaired(std::string_view text, std::string& storage) {
@@ -145,19 +153,21 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
                   file.parent_path().string() + ": " + tokenizer.status().message());
 }
 
-std::vector<int32_t> Tokenizer::encode(std::string_view bytes, SpecialTokens special) const {
+std::vector<int32_t> Tokenizer::encode(std::string_view bytes,
+                                       SpecialTokens special,
+                                       size_t most) const {
     if (data_->numbered) return numbers_of(bytes);
     std::string storage;
     const std::string_view text = repaired(bytes, storage);
     std::vector<int32_t> ids;
-    ids.reserve(text.size() / 3 + 1);
-    StretchEncoder encoder(*data_, ids);
+    ids.reserve(expected_ids(text, most));
+    StretchEncoder encoder(*data_, most, ids);
     if (special == SpecialTokens::kPlain) {
         encoder.append(text);
         return ids;
     }
     size_t pos = 0;
-    while (true) {
+    while (!encoder.full()) {
         const AddedTokenTrie::Match match = data_->added.find(text, pos);
         if (match.size == 0) break;
         encoder.append(text.substr(pos, match.begin - pos));
@@ -168,7 +178,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view bytes, SpecialTokens spe
     return ids;
 }
 
-Result<std::vector<int32_t>> Tokenizer::encode_prompt(const PromptText& prompt) const {
+Result<std::vector<int32_t>> Tokenizer::encode_prompt(const PromptText& prompt, size_t most) const {
     if (data_->numbered) {
         return Status(StatusCode::kInvalidArgument,
                       "a generated model has no tokenizer: prompts are token ids");
@@ -176,8 +186,8 @@ Result<std::vector<int32_t>> Tokenizer::encode_prompt(const PromptText& prompt) 
     const std::string_view text = prompt.text;
     std::string storage;
     std::vector<int32_t> ids;
-    ids.reserve(text.size() / 3 + 1);
-    StretchEncoder encoder(*data_, ids);
+    ids.reserve(expected_ids(text, most));
+    StretchEncoder encoder(*data_, most, ids);
     size_t pos = 0;
     for (const SpecialRange& range : prompt.specials) {
         if (range.begin < pos || range.end <= range.begin || range.end > text.size()) {
@@ -197,6 +207,7 @@ Result<std::vector<int32_t>> Tokenizer::encode_prompt(const PromptText& prompt) 
                 "the prompt needs the token \"" + shown + "\", which the tokenizer does not have");
         }
         encoder.append(repaired(text.substr(pos, range.begin - pos), storage));
+        if (encoder.full()) return ids;
         ids.push_back(id);
         pos = range.end;
     }
@@ -216,6 +227,14 @@ Result<std::string> Tokenizer::decode(std::span<const int32_t> ids) const {
 
 int32_t Tokenizer::vocab_size() const {
     return data_->vocab_size();
+}
+
+size_t Tokenizer::longest_token_bytes() const {
+    if (data_->numbered) return kAllIds;
+    size_t longest = 1;
+    for (int32_t id = 0; id < data_->vocab_size(); ++id)
+        longest = std::max(longest, data_->token(id).size());
+    return longest;
 }
 
 std::string_view Tokenizer::token_bytes(int32_t id) const {

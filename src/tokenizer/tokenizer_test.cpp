@@ -276,6 +276,44 @@ TEST(EncodePrompt, BrokenUtf8BetweenTokensIsRepaired) {
     EXPECT_EQ(t.decode(t.encode_prompt({text, {{2, 9}}}).value()).value(), "�<think>�x");
 }
 
+TEST(Tokenizer, BoundedEncodingGivesABeginning) {
+    const Tokenizer& t = released_tokenizer();
+    const std::string text = "One, two <think> three\n\n4567 — fünf <｜User｜>sechs";
+    const std::vector<int32_t> all = t.encode(text);
+    PromptText prompt;
+    prompt.text = "<｜User｜>" + text + "<｜Assistant｜>";
+    const size_t user = std::string("<｜User｜>").size();
+    prompt.specials = {{0, user}, {user + text.size(), prompt.text.size()}};
+    const std::vector<int32_t> rendered = t.encode_prompt(prompt).value();
+    const auto is_beginning =
+        [](const std::vector<int32_t>& some, const std::vector<int32_t>& whole, size_t most) {
+            EXPECT_TRUE(some.size() <= whole.size() &&
+                        std::equal(some.begin(), some.end(), whole.begin()));
+            EXPECT_TRUE(whole.size() <= most ? some.size() == whole.size() : some.size() > most)
+                << most;
+        };
+    for (size_t most = 0; most <= rendered.size() + 1; ++most) {
+        is_beginning(t.encode(text, SpecialTokens::kParse, most), all, most);
+        is_beginning(t.encode_prompt(prompt, most).value(), rendered, most);
+    }
+    const std::string longer(size_t{4} << 20, '\n');
+    std::string words;
+    while (words.size() < longer.size()) words += "word ";
+    EXPECT_LE(t.encode(words, SpecialTokens::kParse, 10).size(), 12u);
+}
+
+TEST(Tokenizer, LengthBoundsHold) {
+    const Tokenizer& t = released_tokenizer();
+    const size_t longest = t.longest_token_bytes();
+    bool reached = false;
+    for (int32_t id = 0; id < t.vocab_size(); ++id) {
+        ASSERT_LE(t.token_bytes(id).size(), longest);
+        reached = reached || t.token_bytes(id).size() == longest;
+    }
+    EXPECT_TRUE(reached);
+    EXPECT_EQ(Tokenizer::numbered(10, 0, 1).longest_token_bytes(), Tokenizer::kAllIds);
+}
+
 TEST(Tokenizer, OneInstanceServesManyThreads) {
     const Tokenizer& t = released_tokenizer();
     const std::string text = "The 3 quick brown foxes; 価格は￥1,200です。 <think>";
