@@ -200,7 +200,9 @@ TEST_F(EngineDoors, C044OneSchemaOnEveryRoute) {
                 reasoning = reasoning || item["type"] == "reasoning";
             }
             EXPECT_TRUE(is_verdict(text)) << r.body;
-            if (std::string(effort) == "none") EXPECT_FALSE(reasoning);
+            if (std::string(effort) == "none") {
+                EXPECT_FALSE(reasoning);
+            }
         }
         EXPECT_TRUE(is_verdict(
             content(post("/v1/chat/completions",
@@ -355,8 +357,10 @@ TEST_F(EngineDoors, C043StrictCallsAreValid) {
         ASSERT_EQ(r.status, 200) << r.body;
         if (r.parsed()["stop_reason"] == "max_tokens") continue;
         EXPECT_EQ(r.parsed()["stop_reason"], "tool_use");
-        for (const json& block : r.parsed()["content"])
-            if (block["type"] == "tool_use") EXPECT_TRUE(is_valid(block["input"].dump())) << r.body;
+        for (const json& block : r.parsed()["content"]) {
+            if (block["type"] != "tool_use") continue;
+            EXPECT_TRUE(is_valid(block["input"].dump())) << r.body;
+        }
     }
     // A schema that cannot be enforced is refused by the tool's own field.
     json broken = in["tools"];
