@@ -23,7 +23,7 @@ constexpr size_t kLongBodyBytes = 64 << 10;
 /// handle(), unless nobody waits for it any more or its turn came too late.
 Answer handle_in_time(ServerState& state, Exchange& exchange) {
     const ErrorShape shape = exchange.route->errors;
-    if (exchange.abandoned)
+    if (*exchange.abandoned)
         return error_answer(shape, api_error(503, "overloaded_error", "the client has gone"));
     const int64_t limit_ms = state.config.limits.queue_timeout_ms;
     if (ms_between(exchange.arrived, std::chrono::steady_clock::now()) >
@@ -479,7 +479,7 @@ asio::awaitable<Answer> Connection::work(std::shared_ptr<Exchange> exchange) {
                                api_error(503, "overloaded_error", "too much work is waiting"));
     }
     while (!done->ready) {
-        if (ended_ == Ended::kGone) exchange->abandoned = true;
+        if (ended_ == Ended::kGone) *exchange->abandoned = true;
         co_await wait_event(SteadyTime::max());
     }
     co_return std::move(done->answer);
