@@ -325,6 +325,9 @@ class StallingBackend final : public InferenceBackend {
     const ModelInfo& model_info() const override { return inner_->model_info(); }
     EngineStats stats() const override { return inner_->stats(); }
     Result<int64_t> flush_prefix_cache() override { return inner_->flush_prefix_cache(); }
+    Result<std::vector<int32_t>> expand_prompt(const Request& request) const override {
+        return inner_->expand_prompt(request);
+    }
 
     std::atomic<int> aborts{0};
 
