@@ -4,6 +4,7 @@
 #include <string>
 
 #include "command.h"
+#include "deepinfer/image.h"
 
 namespace deepinfer::cli {
 
