@@ -152,7 +152,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     bool open_ = true;
     bool body_unread_ = false;
     bool write_waited_ = false;  // since it was last cleared, a write had to wait
-    int64_t body_held_ = 0;  // taken from state_.bodies
+    int64_t body_held_ = 0;      // taken from state_.bodies
     // Of the request that is being answered:
     int64_t bytes_out_ = 0;
     int64_t bytes_held_up_ = 0;  // written after the reader had to be waited for

@@ -90,7 +90,8 @@ TEST(LongWork, HoldsUpNobodyElse) {
     config.cpu_threads = 1;
     const TestServer server({.text = "</think>ok"}, config);
     std::string text;
-    for (int i = 0; text.size() < (7 << 20); ++i) text += "word" + std::to_string(i % 100000 * 7919) + ", ";
+    for (int i = 0; text.size() < (7 << 20); ++i)
+        text += "word" + std::to_string(i % 100000 * 7919) + ", ";
     const std::string long_body = json{{"model", "nano"}, {"prompt", text}}.dump();
     std::vector<std::unique_ptr<RawSocket>> sockets;
     for (int i = 0; i < 4; ++i) {
@@ -166,6 +167,7 @@ TEST(SlowReaders, AreEndedByTheirRateHoweverRegularlyTheyRead) {
         config.limits.send_min_bytes_per_s = bounded ? 1'000'000'000 : 0;
         const TestServer server({.finish_with_eos = false, .max_model_len = 400'000}, config);
         RawSocket slow(server.port());
+        slow.small_receive_buffer(32 << 10);
         slow.send(request_text(
             "POST", kChat, TestServer::chat({{"stream", true}, {"max_tokens", 390'000}}).dump()));
         // Takes something all the time, so that no single write waits for long.
@@ -173,7 +175,7 @@ TEST(SlowReaders, AreEndedByTheirRateHoweverRegularlyTheyRead) {
         std::thread reading([&] {
             while (!stop) {
                 slow.receive_some(2000);
-                std::this_thread::sleep_for(std::chrono::milliseconds(5));
+                std::this_thread::sleep_for(std::chrono::milliseconds(20));
             }
         });
         const bool ended =

@@ -54,8 +54,7 @@ class RawSocket {
         close();
     }
     void half_close() { ::shutdown(fd_, SHUT_WR); }
-    void small_receive_buffer() {
-        const int bytes = 2048;
+    void small_receive_buffer(int bytes = 2048) {
         setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
     }
     /// False once the peer does not take any more.
