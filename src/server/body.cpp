@@ -36,9 +36,8 @@ std::string check_strings(const Json& value, const ServerLimits& limits, bool ba
         case Json::Type::kObject:
             for (const Json::Member& member : value.members()) {
                 if (static_cast<int64_t>(member.first.size()) > limits.json_string_bytes)
-                    return over("a key's length in bytes",
-                                member.first.size(),
-                                limits.json_string_bytes);
+                    return over(
+                        "a key's length in bytes", member.first.size(), limits.json_string_bytes);
                 const bool data = member.first == "data" && value.find("media_type") != nullptr;
                 if (std::string fault = check_strings(member.second, limits, data); !fault.empty())
                     return fault;

@@ -53,7 +53,8 @@ struct Exchange {
     std::string peer;       ///< address
     SteadyTime arrived;
     Wake wake;
-    /// Nobody waits for the answer any more: work that has not begun need not begin. Copies share it.
+    /// Nobody waits for the answer any more: work that has not begun need not begin. Copies share
+    /// it.
     std::shared_ptr<std::atomic<bool>> abandoned = std::make_shared<std::atomic<bool>>(false);
     AccessRecord record;
 };

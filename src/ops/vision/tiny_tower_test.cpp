@@ -58,10 +58,9 @@ struct Block {
 };
 
 class TinyTower : public ::testing::TestWithParam<Implementation> {};
-INSTANTIATE_TEST_SUITE_P(All,
-                         TinyTower,
-                         ::testing::ValuesIn(implementations()),
-                         [](const auto& p) { return p.param.name(); });
+INSTANTIATE_TEST_SUITE_P(All, TinyTower, ::testing::ValuesIn(implementations()), [](const auto& p) {
+    return p.param.name();
+});
 
 TEST_P(TinyTower, GivesTheSpecificationsNumbers) {
     OpBench bench(GetParam());
