@@ -24,11 +24,11 @@
 namespace deepinfer {
 namespace {
 
-// Spinning bridges the gaps inside a step; longer waits sleep. On a busy machine a sleeper waits
-// for the scheduler's tick, some milliseconds, to get its core back: far more than a decode step's
-// ops. Threads that share cores (more of them than cores) sleep soon, for whoever is waited for
-// needs the core.
-constexpr std::chrono::microseconds kSpinTime{1000}, kSharedSpinTime{20};
+// Spinning bridges the gap between two ops of one step (microseconds); longer waits sleep. Longer
+// spins were tried: with one millisecond a sleeper loses its core to fewer scheduler ticks, but two
+// processes on the same cores spin against each other and take nine times as long. Threads that
+// share cores (more of them than cores) sleep at once, for whoever is waited for needs the core.
+constexpr std::chrono::microseconds kSpinTime{50}, kSharedSpinTime{20};
 constexpr int kRoundsPerLook = 64;  // pauses between two looks at the clock
 
 inline void cpu_relax() {
