@@ -167,10 +167,11 @@ std::vector<int32_t> Tokenizer::encode(std::string_view bytes,
         return ids;
     }
     size_t pos = 0;
-    while (!encoder.full()) {
+    while (true) {
         const AddedTokenTrie::Match match = data_->added.find(text, pos);
         if (match.size == 0) break;
         encoder.append(text.substr(pos, match.begin - pos));
+        if (encoder.full()) return ids;
         ids.push_back(match.id);
         pos = match.begin + match.size;
     }
