@@ -168,8 +168,14 @@ TEST(SlowReaders, AreEndedByTheirRateHoweverRegularlyTheyRead) {
         const TestServer server({.finish_with_eos = false, .max_model_len = 400'000}, config);
         RawSocket slow(server.port());
         slow.small_receive_buffer(32 << 10);
-        slow.send(request_text(
-            "POST", kChat, TestServer::chat({{"stream", true}, {"max_tokens", 390'000}}).dump()));
+        // Alternatives of every token: the text alone would be joined into what the kernel buffers.
+        slow.send(request_text("POST",
+                               kChat,
+                               TestServer::chat({{"stream", true},
+                                                 {"max_tokens", 60'000},
+                                                 {"logprobs", true},
+                                                 {"top_logprobs", 20}})
+                                   .dump()));
         // Takes something all the time, so that no single write waits for long.
         std::atomic<bool> stop{false};
         std::thread reading([&] {
