@@ -249,6 +249,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineConfig& config) {
                      ? make_async_loop(*p.scheduler, *p.executor, p.clock, observer)
                      : make_plain_loop(*p.scheduler, *p.executor, p.clock, observer);
     impl->snapshot.total_blocks = impl->snapshot.free_blocks = p.blocks->total_blocks();
+    if (p.spec != nullptr) p.spec->fill(&impl->snapshot.spec);  // counters begin at zero, seen
     impl->thread = std::thread([raw] { raw->run(); });
     return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }

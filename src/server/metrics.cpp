@@ -261,7 +261,7 @@ std::string Metrics::exposition(const EngineStats* stats,
                   "Tokens found",
                   static_cast<double>(s.prefix_hit_tokens));
         w.counter("vllm:num_preemptions_total", "Preemptions", static_cast<double>(s.preemptions));
-        if (s.spec.proposed > 0) {
+        if (!s.spec.temperature.empty() || s.spec.proposed > 0) {  // the engine drafts
             w.counter("vllm:spec_decode_num_drafts_total",
                       "Rounds of verification",
                       static_cast<double>(s.spec.rounds));
