@@ -1,4 +1,8 @@
 // Boost.Beast's message parser behind RequestReader; this file alone includes it.
+//
+// The parser asserts where it has seen the same bytes before. Bytes of a client must not end the
+// program, so a failed assertion is an exception here, and that message is refused.
+#define BOOST_ENABLE_ASSERT_HANDLER
 #include "server/http_parser.h"
 
 #include <algorithm>
@@ -7,6 +11,16 @@
 #include <boost/beast/http/string_body.hpp>
 #include <cctype>
 #include <optional>
+#include <stdexcept>
+
+namespace boost {
+void assertion_failed(char const* what, char const*, char const*, long) {
+    throw std::logic_error(what);
+}
+void assertion_failed_msg(char const* what, char const*, char const*, char const*, long) {
+    throw std::logic_error(what);
+}
+}  // namespace boost
 
 namespace deepinfer::server {
 namespace {
@@ -72,7 +86,14 @@ struct RequestReader::Impl {
     /// What Beast lets through and a strict reader does not.
     void check_raw_head(std::string_view bytes, bool complete);
     void read_head();
-    void advance();
+    void advance() {
+        try {
+            read_on();
+        } catch (const std::logic_error&) {
+            fail(400, "the request's chunks or trailers cannot be read");
+        }
+    }
+    void read_on();
 
     const ServerLimits limits;
     std::optional<Parser> parser;
@@ -167,7 +188,7 @@ void RequestReader::Impl::read_head() {
     state = State::kBody;
 }
 
-void RequestReader::Impl::advance() {
+void RequestReader::Impl::read_on() {
     boost::beast::error_code ec;
     if (state == State::kHead) {
         // An empty line before a request is left over from a body that some clients end with one.

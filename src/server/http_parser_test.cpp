@@ -158,6 +158,22 @@ TEST(RequestReader, ARoutesOwnBodyLimitHolds) {
     }
 }
 
+TEST(RequestReader, TrailersThatAreNoneAreRefusedHoweverTheyAreCut) {
+    // The library asserts on these bytes; that would have ended the program.
+    const std::string text =
+        "POST /v1/x HTTP/1.1\r\nHost: h\r\nTransfer-encoding: "
+        "chunked\r\n\r\n0\r\nabc\r\n4\r\nTG\r\n / "
+        "E\rHTTP/1.0\r\n\r\n";
+    for (size_t step = 1; step <= text.size(); ++step) {
+        RequestReader reader(ServerLimits{});
+        for (size_t at = 0; at < text.size() && reader.state() != State::kFault; at += step)
+            reader.feed(std::string_view(text).substr(at, step));
+        if (reader.state() == State::kBody) reader.feed({});
+        ASSERT_EQ(reader.state(), State::kFault) << step;
+        EXPECT_EQ(reader.fault().status, 400);
+    }
+}
+
 TEST(RequestReader, AbsoluteTargetsAndQueries) {
     const auto reader = read("GET http://h:1/v1/models?x#y HTTP/1.1\r\nHost: h\r\n\r\n");
     ASSERT_EQ(reader->state(), State::kReady);
