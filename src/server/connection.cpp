@@ -560,7 +560,7 @@ asio::awaitable<bool> Connection::run_task(Exchange& exchange, Task* task, int* 
                     out += kComment;
                 }
             }
-            if (!head.empty() && (!out.empty() || now >= head_due)) {
+            if (!head.empty() && (!out.empty() || progress.done || now >= head_due)) {
                 out.insert(0, head);
                 head.clear();
                 head_due = SteadyTime::max();

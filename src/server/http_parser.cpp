@@ -1,7 +1,7 @@
 // Boost.Beast's message parser behind RequestReader; this file alone includes it.
 //
-// The parser asserts where it has seen the same bytes before. Bytes of a client must not end the
-// program, so a failed assertion is an exception here, and that message is refused.
+// Bytes of a client must not end the program, so a failed assertion of the parser is an exception
+// here, and that message is refused.
 #define BOOST_ENABLE_ASSERT_HANDLER
 #include "server/http_parser.h"
 
@@ -12,9 +12,14 @@
 #include <cctype>
 #include <optional>
 #include <stdexcept>
+#include <string_view>
 
 namespace boost {
 void assertion_failed(char const* what, char const*, char const*, long) {
+    // Of basic_parser::parse_chunk_header (1.81), where it comes back to a last chunk: true only of
+    // one behind another chunk. The last chunk of an empty body, "0" and a line's end, has three
+    // bytes, and what follows the assertion reads it rightly.
+    if (std::string_view(what) == "n >= 5") return;
     throw std::logic_error(what);
 }
 void assertion_failed_msg(char const* what, char const*, char const*, char const*, long) {
