@@ -362,9 +362,15 @@ TEST(TokenMatcher, ReasoningIsFreeAndMovesNothing) {
         R"({"type":"object","properties":{"city":{"type":"string"}},"required":["city"],"additionalProperties":false})");
     TokenMatcher m(grammar, true), direct(grammar, false);
     const std::vector<uint32_t> free = m.mask();
+    // Calls that began in reasoning would be calls without a form.
+    const int32_t calls = vocabulary->marker_id(kMarkerTool);
+    ASSERT_GE(calls, 0);
     for (int32_t v = 0; v < width; ++v) {
-        EXPECT_EQ(bit(free, static_cast<size_t>(v)), v < t.vocab_size() && v != t.eos_id()) << v;
+        EXPECT_EQ(bit(free, static_cast<size_t>(v)),
+                  v < t.vocab_size() && v != t.eos_id() && v != calls)
+            << v;
     }
+    EXPECT_FALSE(m.accept(calls));
     const std::vector<int32_t> thoughts = t.encode("{\"city\": \"Rome\"} is what I will say.");
     for (const int32_t id : thoughts) ASSERT_TRUE(m.accept(id));
     EXPECT_EQ(m.mask(), free);

@@ -39,7 +39,9 @@ std::vector<uint32_t> TokenMatcher::mask() {
     const Vocabulary& v = grammar_->vocabulary();
     if (!in_grammar()) {
         std::vector<uint32_t> free = v.defined_mask();
-        if (v.eos() >= 0) free[static_cast<size_t>(v.eos()) / 32] &= ~(1u << (v.eos() % 32));
+        for (const int32_t id : {v.eos(), v.marker_id(kMarkerTool)}) {
+            if (id >= 0) free[static_cast<size_t>(id) / 32] &= ~(1u << (id % 32));
+        }
         return free;
     }
     const auto before = std::chrono::steady_clock::now();
@@ -64,7 +66,8 @@ bool TokenMatcher::take(int32_t token) {
             return false;
         }
     } else {
-        if (!v.defined(token) || token == v.eos()) return false;
+        if (!v.defined(token) || token == v.eos() || token == v.marker_id(kMarkerTool))
+            return false;
         if (token == v.marker_id(kMarkerEndThinking)) begin_ = num_tokens_ + 1;
     }
     ++num_tokens_;

@@ -2,7 +2,8 @@
 //
 // Where reasoning comes first, "free text up to </think>, then the grammar" is one automaton over
 // committed tokens: the marker's token is what moves it on, and rollback moves it back. In free
-// text every defined token but the end token is allowed.
+// text every defined token is allowed but two: the end token, and the one of tool calls, because
+// the output parser takes calls that begin in reasoning, and no form would hold for those.
 #pragma once
 
 #include <cstdint>

@@ -39,6 +39,13 @@ struct WakeTarget {
 /// One io_context and its thread. Wakes of other threads are gathered: however many tasks have
 /// become ready, the thread is interrupted once.
 class IoThread {
+    // Before `context`, for they must outlive it: its end destroys what still waits there, and
+    // those connections take themselves off, while other threads may still wake them.
+    std::mutex mutex_;
+    std::vector<std::shared_ptr<WakeTarget>> woken_;
+    bool posted_ = false;
+    std::set<Connection*> connections_;
+
   public:
     IoThread() : sweep_timer_(context) {}
 
@@ -58,10 +65,6 @@ class IoThread {
   private:
     void signal_woken();
 
-    std::mutex mutex_;
-    std::vector<std::shared_ptr<WakeTarget>> woken_;
-    bool posted_ = false;
-    std::set<Connection*> connections_;
     asio::steady_timer sweep_timer_;
 };
 

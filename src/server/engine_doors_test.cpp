@@ -358,12 +358,16 @@ TEST_F(EngineDoors, C043StrictCallsAreValid) {
                   {"tools", json::array({tool})},
                   {"tool_choice", choice}});
         ASSERT_EQ(r.status, 200) << r.body;
-        if (r.parsed()["stop_reason"] == "max_tokens") continue;
-        EXPECT_EQ(r.parsed()["stop_reason"], "tool_use");
-        for (const json& block : r.parsed()["content"]) {
+        const json answer = r.parsed();
+        if (answer["stop_reason"] == "max_tokens") continue;
+        EXPECT_EQ(answer["stop_reason"], "tool_use");
+        int calls = 0;
+        for (const json& block : answer["content"]) {
             if (block["type"] != "tool_use") continue;
+            ++calls;
             EXPECT_TRUE(is_valid(block["input"].dump())) << r.body;
         }
+        EXPECT_GT(calls, 0) << r.body;
     }
     // A schema that cannot be enforced is refused by the tool's own field.
     json broken = in["tools"];

@@ -118,18 +118,25 @@ TEST(MultimodalProcessor, ProcessesAndThreadsGiveThePicturesOfOneThread) {
 }
 
 TEST(MultimodalProcessor, BrokenPicturesFailTheirRequestAlone) {
-    Pool pool(options(1, true));
-    ImageInput cut = file("photo_420.jpg");
-    cut.encoded.resize(cut.encoded.size() - 40);
-    pool.submit(1, {file("rgb.png"), cut, file("rgb.png")});
-    pool.submit(2, {file("rgb.png")});
-    ASSERT_TRUE(pool.wait(2));
-    const Result<PreparedImages> bad = pool.take(1);
-    ASSERT_FALSE(bad.ok());
-    EXPECT_EQ(bad.status().code(), StatusCode::kInvalidArgument);
-    EXPECT_THAT(bad.status().message(), HasSubstr("picture 2: JPEG"));
-    EXPECT_TRUE(pool.take(2).ok());
-    EXPECT_EQ(pool->stats().crashes, 0);
+    for (const bool processes : {true, false}) {
+#if defined(__SANITIZE_ADDRESS__)
+        // The decoder leaves by longjmp; AddressSanitizer then reads /proc, for which the sandbox
+        // rightly ends the process. Threads run the same decoder under it.
+        if (processes) continue;
+#endif
+        Pool pool(options(1, processes));
+        ImageInput cut = file("photo_420.jpg");
+        cut.encoded.resize(cut.encoded.size() - 40);
+        pool.submit(1, {file("rgb.png"), cut, file("rgb.png")});
+        pool.submit(2, {file("rgb.png")});
+        ASSERT_TRUE(pool.wait(2));
+        const Result<PreparedImages> bad = pool.take(1);
+        ASSERT_FALSE(bad.ok());
+        EXPECT_EQ(bad.status().code(), StatusCode::kInvalidArgument);
+        EXPECT_THAT(bad.status().message(), HasSubstr("picture 2: JPEG"));
+        EXPECT_TRUE(pool.take(2).ok());
+        EXPECT_EQ(pool->stats().crashes, 0);
+    }
 }
 
 TEST(MultimodalProcessor, BytesComeBackWithTheLastUser) {
