@@ -37,7 +37,7 @@ struct Options {
     CommonOptions common;
     std::string name, tag, note, append;
     std::vector<int64_t> batch_sizes;
-    std::vector<std::string> sizes;
+    std::vector<std::string> sizes, images;
     int64_t input_len = 128, output_len = 64, num_prompts = 0;
     int64_t context = 1024, non_cached = 0;
     int repeat = 3, warmup = 1;
@@ -505,6 +505,8 @@ Result<std::pair<int64_t, int64_t>> read_size(const std::string& text) {
 int run_vision(Options& o) {
     VisionBenchOptions b;
     b.model_dir = o.common.engine.model_dir;
+    b.synthetic = o.common.synthetic;
+    b.images = o.images;
     b.backend = o.common.engine.backend;
     b.isa = o.common.engine.isa;
     b.threads = o.common.engine.threads;
@@ -601,6 +603,10 @@ Run add_bench(CLI::App& root) {
            "--batch-sizes", o->batch_sizes, "Requests in flight, one record each (default 1,16)")
         ->delimiter(',')
         ->allow_extra_args(false);
+    app->add_option("--image",
+                    o->images,
+                    "ve: time decoding, resizing and cutting these files on one thread instead of "
+                    "the tower (repeatable)");
     app->add_option("--sizes",
                     o->sizes,
                     "ve: sizes of pictures, WIDTHxHEIGHT or a side (default "

@@ -39,10 +39,13 @@ Result<std::string> run_forward(const ForwardOptions& options);
 
 /// What to measure of the vision encoder.
 struct VisionBenchOptions {
-    std::string model_dir, backend = "cpu", isa;
+    std::string model_dir;
+    std::string synthetic;  ///< generated weights instead of a directory ("ve-slice[:SEED]")
+    std::string backend = "cpu", isa;
     int threads = 0;
     std::vector<std::pair<int64_t, int64_t>> sizes;  ///< width, height of pictures
     std::vector<int64_t> batches;                    ///< pictures encoded at once
+    std::vector<std::string> images;  ///< files: only decode, resize and cut them, one thread
     int warmup = 3, iters = 20;
     const std::atomic<bool>* cancel = nullptr;
 };
@@ -50,7 +53,9 @@ struct VisionBenchOptions {
 /// Loads vision.* and aligner.* alone and times the device path (patches, tower, downsample,
 /// aligner) for every size and batch on synthetic patches, and the CPU path (resize, cut, digest)
 /// of one picture on one thread. `record` gets one line of JSON for each point: times, pictures,
-/// patches and LLM tokens per second, achieved FLOP/s. Batches beyond what fits are refused.
+/// patches and LLM tokens per second, achieved FLOP/s and, where the backend can tell, their share
+/// of what dot products reach in the same seconds. Batches beyond what fits are refused. With
+/// `images`: one line for each file, `cpu_ms_per_image` from its bytes to its patches.
 Status bench_vision(const VisionBenchOptions& options,
                     const std::function<void(const std::string& json)>& record);
 

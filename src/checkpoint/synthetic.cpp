@@ -47,15 +47,23 @@ constexpr const char* kReleased = R"({
   }
 })";
 
+/// The released vision tower (vision spec 2), which the named text geometries leave out.
+constexpr const char* kReleasedVision = R"({
+  "model_type": "deepseek_v41_vision", "num_hidden_layers": 32, "hidden_size": 1024,
+  "num_attention_heads": 16, "intermediate_size": 2816, "patch_size": 14, "rope_theta": 10000,
+  "downsample_ratio": 3, "max_image_tokens": 1024, "min_pixels": 295936, "max_wh_ratio": null})";
+
 struct Geometry {
     const char* name;
     const char* changes;  ///< of text_config, a JSON merge patch
+    const char* vision;   ///< of the released vision_config; nullptr: no tower
 };
 
 constexpr Geometry kGeometries[] = {
     // Released layer dimensions in 3.8 GB without drafts: six layers with every role (window,
     // Engram, full, reuse, candidate source, reindex), 24 experts, a small vocabulary.
-    {"cpu-slice", R"({
+    {"cpu-slice",
+     R"({
       "vocab_size": 8192, "num_hidden_layers": 6, "n_routed_experts": 24,
       "compress_ratios": [0, 0, 2, 2, 1, 1, 0, 0, 0],
       "kv_source_layer_ids": [2, 4], "index_source_layer_ids": [2, 4, 5],
@@ -63,11 +71,16 @@ constexpr Geometry kGeometries[] = {
       "engram_layer_ids": [1], "engram_num_embeddings": [1503174], "engram_vocab_size": 62500,
       "engram_compressed_vocab_size": 6144,
       "dspark_noise_token_id": 8191, "dspark_target_layer_ids": [3, 4, 5],
-      "dspark_n_routed_experts": 16})"},
+      "dspark_n_routed_experts": 16})",
+     nullptr},
     // What one rank of an 8-GPU expert-parallel deployment holds: 48 of 384 experts, all layers.
-    {"slice-e48", R"({
+    {"slice-e48",
+     R"({
       "n_routed_experts": 48, "dspark_n_routed_experts": 16,
-      "engram_num_embeddings": [1503174, 1509980], "engram_vocab_size": 62500})"},
+      "engram_num_embeddings": [1503174, 1509980], "engram_vocab_size": 62500})",
+     nullptr},
+    // The released tower, 4 of its 32 equal blocks, for `bench ve`, which loads nothing else.
+    {"ve-slice", R"({"num_hidden_layers": 40})", R"({"num_hidden_layers": 4})"},
 };
 
 /// Splits "NAME:SEED". False if there is something after the last colon that is no number.
@@ -120,6 +133,11 @@ std::string synthetic_config_json(const std::string& name) {
         if (name != g.name) continue;
         nlohmann::json config = nlohmann::json::parse(kReleased);
         config["text_config"].merge_patch(nlohmann::json::parse(g.changes));
+        if (g.vision != nullptr) {
+            config["image_token_id"] = 129264;
+            config["vision_config"] = nlohmann::json::parse(kReleasedVision);
+            config["vision_config"].merge_patch(nlohmann::json::parse(g.vision));
+        }
         return config.dump();
     }
     return {};

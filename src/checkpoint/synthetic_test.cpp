@@ -158,7 +158,8 @@ TEST(Synthetic, CheckpointHoldsWhatItsConfigImplies) {
 }
 
 TEST(Synthetic, NamedGeometries) {
-    EXPECT_THAT(synthetic_geometries(), ::testing::ElementsAre("cpu-slice", "slice-e48"));
+    EXPECT_THAT(synthetic_geometries(),
+                ::testing::ElementsAre("cpu-slice", "slice-e48", "ve-slice"));
     EXPECT_EQ(synthetic_config_json("nano"), "");
     const SyntheticModel cpu = parse_synthetic("cpu-slice").value();
     EXPECT_EQ(cpu.seed, 1u);
@@ -176,6 +177,15 @@ TEST(Synthetic, NamedGeometries) {
     for (const ExpectedTensor& t : expected_tensors(rank.config)) bytes += synthetic_bytes(t);
     EXPECT_NEAR(
         static_cast<double>(bytes), 48e9, 1e9);  // kernel plan 5: 49 GB with the picture tower
+}
+
+TEST(Synthetic, OnlyTheSliceWithATowerTakesPictures) {
+    EXPECT_FALSE(parse_synthetic("cpu-slice")->config.has_vision);
+    const ModelConfig config = parse_synthetic("ve-slice")->config;
+    ASSERT_TRUE(config.has_vision);
+    EXPECT_EQ(config.vision.num_hidden_layers, 4);
+    EXPECT_EQ(config.vision.intermediate_size, 2816);
+    EXPECT_EQ(config.image_token_id, 129264);
 }
 
 TEST(Synthetic, RefusesWhatItCannotMake) {

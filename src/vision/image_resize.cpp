@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "base/check.h"
+#include "vision/image_resample.h"
 
 namespace deepinfer {
 namespace {
 
-constexpr int kFractionBits = 22;  // Pillow's precision of the 8-bit resampling weights
 constexpr uint8_t kGrey = 127;
 
 double cubic(double x) {
@@ -21,14 +21,6 @@ double cubic(double x) {
     if (x < 2.0) return (((x - 5) * x + 8) * x - 4) * a;
     return 0.0;
 }
-
-/// Taps of one axis: output o reads inputs [first[o], first[o] + count[o]).
-struct Taps {
-    std::vector<int32_t> first, count, weights;
-    int32_t width = 0;  ///< weights of an output lie at o · width
-
-    const int32_t* of(int64_t o) const { return weights.data() + o * width; }
-};
 
 Taps make_taps(int64_t in, int64_t out) {
     const double scale = static_cast<double>(in) / static_cast<double>(out);
@@ -54,7 +46,7 @@ Taps make_taps(int64_t in, int64_t out) {
         for (int64_t j = 0; j < end - begin; ++j) {
             double v = w[static_cast<size_t>(j)];
             if (sum != 0.0) v /= sum;
-            const double k = v * (1 << kFractionBits);
+            const double k = v * (1 << kTapFractionBits);
             t.weights[static_cast<size_t>(o * t.width + j)] =
                 static_cast<int32_t>(v < 0 ? k - 0.5 : k + 0.5);
         }
@@ -62,50 +54,15 @@ Taps make_taps(int64_t in, int64_t out) {
     return t;
 }
 
-uint8_t to_byte(int32_t sum) {
-    return static_cast<uint8_t>(std::clamp(sum >> kFractionBits, 0, 255));
-}
-
 RgbImage resize_columns(const RgbImage& image, int64_t width) {
     RgbImage out(width, image.height);
-    const Taps taps = make_taps(image.width, width);
-    for (int64_t y = 0; y < image.height; ++y) {
-        const uint8_t* src = image.row(y);
-        uint8_t* dst = out.row(y);
-        for (int64_t o = 0; o < width; ++o) {
-            const int32_t* k = taps.of(o);
-            const uint8_t* p = src + 3 * taps.first[static_cast<size_t>(o)];
-            const int32_t n = taps.count[static_cast<size_t>(o)];
-            int32_t r = 1 << (kFractionBits - 1), g = r, b = r;
-            for (int32_t j = 0; j < n; ++j) {
-                r += k[j] * p[3 * j];
-                g += k[j] * p[3 * j + 1];
-                b += k[j] * p[3 * j + 2];
-            }
-            dst[3 * o] = to_byte(r);
-            dst[3 * o + 1] = to_byte(g);
-            dst[3 * o + 2] = to_byte(b);
-        }
-    }
+    resample_kernels().columns(image, make_taps(image.width, width), out);
     return out;
 }
 
 RgbImage resize_rows(const RgbImage& image, int64_t height) {
     RgbImage out(image.width, height);
-    const Taps taps = make_taps(image.height, height);
-    const int64_t n = 3 * image.width;
-    std::vector<int32_t> sums(static_cast<size_t>(n));
-    for (int64_t o = 0; o < height; ++o) {
-        std::fill(sums.begin(), sums.end(), 1 << (kFractionBits - 1));
-        int32_t* s = sums.data();
-        for (int32_t j = 0; j < taps.count[static_cast<size_t>(o)]; ++j) {
-            const uint8_t* src = image.row(taps.first[static_cast<size_t>(o)] + j);
-            const int32_t k = taps.of(o)[j];
-            for (int64_t i = 0; i < n; ++i) s[i] += k * src[i];
-        }
-        uint8_t* dst = out.row(o);
-        for (int64_t i = 0; i < n; ++i) dst[i] = to_byte(s[i]);
-    }
+    resample_kernels().rows(image, make_taps(image.height, height), out);
     return out;
 }
 

@@ -132,6 +132,7 @@ std::shared_ptr<MultimodalProcessor::Active> MultimodalProcessor::next_locked(si
 }
 
 void MultimodalProcessor::work(size_t index) {
+    yield_to_the_engine();
     for (;;) {
         std::shared_ptr<Active> active;
         size_t image = 0;

@@ -113,7 +113,10 @@ TEST(MultimodalProcessor, ProcessesAndThreadsGiveThePicturesOfOneThread) {
             EXPECT_EQ(got->images[i]->digest, want->digest);
         }
         EXPECT_EQ(pool->stats().prepared, 4);
-        for (const pid_t pid : pool->worker_pids()) EXPECT_EQ(pid > 0, processes);
+        // A worker that found nothing left to do may not have started its process.
+        const std::vector<pid_t> pids = pool->worker_pids();
+        EXPECT_EQ(std::any_of(pids.begin(), pids.end(), [](pid_t pid) { return pid > 0; }),
+                  processes);
     }
 }
 

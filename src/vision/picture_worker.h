@@ -71,6 +71,9 @@ Result<std::unique_ptr<PictureWorker>> make_process_worker(WorkerZygote& zygote,
                                                            const VisionConfig& config,
                                                            int64_t timeout_ms);
 
+/// Lowers the calling thread's priority: pictures wait for the engine, never the other way round.
+void yield_to_the_engine();
+
 /// For the zygote: serves jobs on `socket` until it closes. Never returns.
 [[noreturn]] void run_picture_worker(int socket, const VisionConfig& config);
 
