@@ -30,6 +30,7 @@ struct Option {
 
 const std::vector<Option>& options() {
     static const std::vector<Option> list = {
+        {"synthetic", &EngineConfig::synthetic},
         {"backend", &EngineConfig::backend},
         {"threads", &EngineConfig::threads},
         {"isa", &EngineConfig::isa},
@@ -59,6 +60,7 @@ const std::vector<Option>& options() {
         {"spec_budget", &EngineConfig::spec_budget},
         {"spec_auto_off", &EngineConfig::spec_auto_off},
         {"spec_calibration", &EngineConfig::spec_calibration},
+        {"spec_forced_acceptance", &EngineConfig::spec_forced_acceptance},
         {"truncation", &EngineConfig::truncation},
         {"replay", &EngineConfig::replay},
         {"stored_windows", &EngineConfig::stored_windows},
@@ -107,6 +109,10 @@ EngineConfig make_config(const std::string& model, const std::string& demo, cons
             throw nb::type_error(("no engine option '" + name + "'; there are:" + known).c_str());
         }
         set_option(*found, value, &config);
+    }
+    if (!config.synthetic.empty() && model.empty()) {  // generated weights: no files
+        config.model_dir.clear();
+        return config;
     }
     const char* env_dir = std::getenv("DEEPINFER_HF_MODEL_DIR");
     const std::string env = env_dir != nullptr ? env_dir : "";

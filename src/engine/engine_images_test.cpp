@@ -3,12 +3,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <sstream>
 #include <string>
+#include <thread>
 
 #include "backends/cpu/cpu_backend.h"
 #include "backends/ref/ref_backend.h"
@@ -259,6 +266,45 @@ TEST(EngineImages, ABrokenPictureEndsItsOwnRequestAlone) {
     }
 }
 
+// Memory for one request's pictures at a time: each gives its own back when it ends, not when
+// another one needs its slot.
+TEST(EngineImages, TheBytesOfPicturesComeBackWithTheEnd) {
+    EngineConfig c = demo();
+    c.image_bytes = 250'000;
+    const auto engine = make(c);
+    for (const char* name : {"0001.png", "0002.png", "0003.png", "0001.png"}) {
+        const auto done = [&] {
+            std::mutex mutex;
+            std::condition_variable changed;
+            bool ended = false;
+            RequestCallbacks callbacks;
+            callbacks.on_output = [&](const Output& o) {
+                const std::lock_guard<std::mutex> lock(mutex);
+                ended = ended || o.finished();
+                changed.notify_all();
+                return true;
+            };
+            const Result<uint64_t> number =
+                engine->submit(ask(*engine, {picture(name)}, "What do you see?"), callbacks);
+            EXPECT_TRUE(number.ok()) << number.status().to_string();
+            if (!number.ok()) return false;
+            std::unique_lock<std::mutex> lock(mutex);
+            const bool in_time =
+                changed.wait_for(lock, std::chrono::minutes(2), [&] { return ended; });
+            lock.unlock();
+            if (!in_time) engine->abort(number.value());
+            engine->wait_idle();
+            return in_time;
+        };
+        ASSERT_TRUE(done()) << name << " waits for bytes that nobody uses";
+    }
+    // It was one at a time.
+    EXPECT_EQ(engine->submit(ask(*engine, {picture("0001.png"), picture("0002.png")}, "Both?"), {})
+                  .status()
+                  .code(),
+              StatusCode::kOutOfRange);
+}
+
 TEST(EngineImages, AbortWhilePicturesAreDecodedEndsTheRequest) {
     const auto engine = make(demo());
     ImageInput large;
@@ -282,6 +328,90 @@ TEST(EngineImages, AbortWhilePicturesAreDecodedEndsTheRequest) {
     EXPECT_EQ(ends.size(), 3u);
     for (const FinishReason e : ends) EXPECT_EQ(e, FinishReason::kAbort);
 }
+
+#if !defined(__SANITIZE_ADDRESS__)  // whose workers end themselves (multimodal_processor_test.cpp)
+/// Children of this process's children: the picture workers, below their zygote.
+std::vector<pid_t> picture_workers() {
+    std::map<pid_t, pid_t> parent;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+        const std::string name = entry.path().filename();
+        if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+        std::ifstream f(entry.path() / "stat");
+        std::string stat((std::istreambuf_iterator<char>(f)), {});
+        const size_t close = stat.rfind(')');  // "pid (name) state parent …"
+        if (close == std::string::npos) continue;
+        std::istringstream rest(stat.substr(close + 1));
+        char state = 0;
+        pid_t of = 0;
+        if (rest >> state >> of) parent[std::stoi(name)] = of;
+    }
+    std::vector<pid_t> workers;
+    for (const auto& [pid, of] : parent) {
+        const auto grand = parent.find(of);
+        if (grand != parent.end() && grand->second == getpid()) workers.push_back(pid);
+    }
+    return workers;
+}
+
+// Workers die all the time while text and pictures are answered: text never notices, a picture's
+// answer is the right one or an error of its own request, and the pool is whole afterwards.
+TEST(EngineImages, KilledWorkersEndTheirOwnRequestsAlone) {
+    EngineConfig c = demo();
+    c.image_workers = 2;
+    const auto engine = make(c);
+    const auto text = [&](int i) { return ask(*engine, {}, "Count to " + std::to_string(i)); };
+    const auto shown = [&](int i) {
+        return ask(*engine, {picture("000" + std::to_string(1 + i) + ".png")}, "What do you see?");
+    };
+    constexpr int kTexts = 3, kPictures = 4, kRounds = 12;
+    std::vector<Answer> want_text, want_picture;
+    for (int i = 0; i < kTexts; ++i) want_text.push_back(run(*engine, text(i)));
+    for (int i = 0; i < kPictures; ++i) want_picture.push_back(run(*engine, shown(i)));
+
+    std::atomic<bool> stop{false};
+    std::atomic<int> kills{0}, failed{0}, right{0};
+    std::thread killer([&] {
+        while (!stop) {
+            for (const pid_t pid : picture_workers()) kills += kill(pid, SIGKILL) == 0;
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        }
+    });
+    const auto ask_pictures = [&] {
+        for (int round = 0; round < kRounds; ++round) {
+            for (int i = 0; i < kPictures; ++i) {
+                const Result<Completion> done = engine->generate(shown(i));
+                ASSERT_TRUE(done.ok()) << done.status().to_string();
+                const CompletionChoice& choice = done->choices[0];
+                if (choice.error.ok()) {
+                    EXPECT_EQ(choice.token_ids, want_picture[static_cast<size_t>(i)].ids);
+                    ++right;
+                } else {
+                    EXPECT_EQ(choice.error.code(), StatusCode::kInternal)
+                        << choice.error.to_string();
+                    EXPECT_THAT(choice.error.message(), HasSubstr("picture 1"));
+                    ++failed;
+                }
+            }
+        }
+    };
+    std::thread one(ask_pictures), two(ask_pictures);
+    for (int i = 0; i < 2 * kRounds; ++i) {
+        EXPECT_TRUE(run(*engine, text(i % kTexts)) == want_text[static_cast<size_t>(i % kTexts)]);
+    }
+    one.join();
+    two.join();
+    stop = true;
+    killer.join();
+    EXPECT_GT(kills, 0);
+    EXPECT_EQ(right + failed, 2 * kRounds * kPictures);
+    EXPECT_TRUE(run(*engine, shown(0)) == want_picture[0]);
+    engine->wait_idle();
+    // The step that noticed the end lets go of the pictures.
+    for (int i = 0; i < 500 && engine->stats().image_bytes_held > 0; ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_EQ(engine->stats().image_bytes_held, 0);
+}
+#endif
 
 TEST(SequenceImages, AtFindsTheSpanOfAPosition) {
     SequenceImages s;

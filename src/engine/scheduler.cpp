@@ -249,7 +249,7 @@ void Scheduler::start_slot(Sequence& seq, StepPlan& plan) {
     start.tokens = seq.tokens;
     start.seed = seq.spec.seed;
     start.sampling = seq.spec.sampling;
-    start.images = seq.spec.images;
+    if (seq.spec.images != nullptr) start.images = seq.spec.images->places();
     plan.starts.push_back(std::move(start));
 }
 

@@ -28,6 +28,23 @@ const SequenceImage* SequenceImages::at(int64_t position) const {
     return it != spans.end() && position >= it->begin ? &*it : nullptr;
 }
 
+std::shared_ptr<const SequenceImages> SequenceImages::places() const {
+    auto places = std::make_shared<SequenceImages>();
+    places->spans = spans;
+    for (SequenceImage& s : places->spans) s.picture = nullptr;
+    return places;
+}
+
+bool SequenceImages::same_places(const SequenceImages& o) const {
+    return std::equal(spans.begin(),
+                      spans.end(),
+                      o.spans.begin(),
+                      o.spans.end(),
+                      [](const SequenceImage& a, const SequenceImage& b) {
+                          return a.begin == b.begin && a.end == b.end && a.key == b.key;
+                      });
+}
+
 std::vector<ImageSpan> SequenceImages::cache_spans() const {
     std::vector<ImageSpan> out;
     for (const SequenceImage& s : spans) out.push_back({s.begin, s.end, s.picture->digest});

@@ -33,6 +33,11 @@ class SequenceImages {
     const SequenceImage* at(int64_t position) const;
     /// One past the last span.
     int64_t end() const { return spans.empty() ? 0 : spans.back().end; }
+    /// Positions and keys alone, without pictures and lease: what the executor's slots may keep,
+    /// which forget a sequence only when the next one takes the slot.
+    std::shared_ptr<const SequenceImages> places() const;
+    /// The same pictures at the same positions.
+    bool same_places(const SequenceImages& o) const;
     /// What the keys of prefix blocks need.
     std::vector<ImageSpan> cache_spans() const;
 };

@@ -1,14 +1,17 @@
 #include "engine/step_plan.h"
 
 #include "engine/json_text.h"
+#include "engine/sequence_images.h"
 
 namespace deepinfer {
 
 bool SlotStart::operator==(const SlotStart& o) const {
     const bool same_params =
         sampling == o.sampling || (sampling && o.sampling && *sampling == *o.sampling);
+    const bool same_images =
+        images == o.images || (images && o.images && images->same_places(*o.images));
     return slot == o.slot && epoch == o.epoch && request == o.request && index == o.index &&
-           images == o.images && prompt_len == o.prompt_len && max_total == o.max_total &&
+           same_images && prompt_len == o.prompt_len && max_total == o.max_total &&
            tokens == o.tokens && seed == o.seed && same_params;
 }
 

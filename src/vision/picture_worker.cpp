@@ -225,7 +225,15 @@ class ProcessWorker final : public PictureWorker {
             return failed("a picture's patches");
         return {};
     }
-    bool dead() const override { return dead_; }
+    /// Between two jobs a worker has nothing to say: a socket that has, or that hung up, is lost.
+    bool dead() const override {
+        pollfd idle{socket_.get(), POLLIN, 0};
+        if (!dead_ && poll(&idle, 1, 0) > 0) {
+            if ((idle.revents & POLLHUP) == 0) kill(pid_, SIGKILL);
+            dead_ = true;
+        }
+        return dead_;
+    }
     pid_t pid() const override { return pid_; }
 
   private:
@@ -239,7 +247,7 @@ class ProcessWorker final : public PictureWorker {
     pid_t pid_;
     VisionConfig config_;
     int64_t timeout_ms_;
-    bool dead_ = false;
+    mutable bool dead_ = false;
 };
 
 }  // namespace

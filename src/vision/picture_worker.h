@@ -59,6 +59,7 @@ class PictureWorker {
     /// kInvalidArgument and kOutOfRange: the picture; kInternal: the worker died or took too long,
     /// and is dead() from now on.
     virtual Status run(const PictureJob& job) = 0;
+    /// Whether it can take no more jobs; asked between two of them.
     virtual bool dead() const = 0;
     /// Process id, 0 for this thread.
     virtual pid_t pid() const = 0;

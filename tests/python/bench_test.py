@@ -64,8 +64,8 @@ class Bench(unittest.TestCase):
             self.assertIn("tps_measured", done.stdout)
 
     def test_refusals(self):
-        for name in ("spec", "serve"):
-            self.assertIn(f"bench {name}", self.bench(name, code=2))
+        self.assertIn("nextn is 0", self.bench("spec", "--nextn", "0", code=2))
+        self.assertIn("nowhere", self.bench("serve", "--url", "nowhere", code=2))
         self.assertIn("--sizes", self.bench("ve", "--sizes", "9000", code=2))
         self.assertIn("warmth", self.bench("warmth", code=2))
         self.assertIn("--batch-sizes", self.bench("decode", "--batch-sizes", "0", code=2))
