@@ -13,7 +13,7 @@ cuda=$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")
 echo "#define DEEPINFER_DEMO_SOURCE_DIR \"$PWD/models/demo\"" > "$build/defs.h"
 rm -f "$build"/commands "$build"/failed "$build"/o/*.log
 cxx="g++ -std=c++20 -O2 -ffp-contract=off -include $build/defs.h -Isrc -Iinclude -Itests -isystem $build/deps/include -isystem $build/deps/usr/include -isystem $build/deps/usr/include/x86_64-linux-gnu -isystem $cuda/include -c"
-nv="nvcc -std=c++20 -O3 -lineinfo -Isrc -Iinclude -gencode=arch=compute_90a,code=sm_90a -Xptxas=-v -c"
+nv="nvcc -std=c++20 -O3 -lineinfo --split-compile=4 -Isrc -Iinclude -gencode=arch=compute_90a,code=sm_90a -Xptxas=-v -c"
 object() { echo "$build/o/$(echo "$1" | tr / _).o"; }
 # The largest files first, so that none of them is left for last.
 for f in $(ls -S src/backends/cuda/*.cu src/ops/*/*_cuda.cu src/ops/*/*_sm90.cu); do

@@ -66,6 +66,7 @@ TEST_F(LinearGpu, MatchesTwinOnReleasedShapes) {
     check(DType::kFP4, {20, 5120, 2304, 0}, DType::kBF16);
     check(DType::kBF16, {6, 384, 5120, 0}, DType::kF32);
     check(DType::kBF16, {70, 512, 5120, 0}, DType::kF32);
+    check(DType::kFP8E4M3, {260, 1792, 1280, 8}, DType::kBF16);
 }
 
 TEST_F(LinearGpu, RowIgnoresItsBatch) {
@@ -75,6 +76,7 @@ TEST_F(LinearGpu, RowIgnoresItsBatch) {
     };
     const Matrix matrices[] = {{DType::kFP8E4M3, 1792, 5120},
                                {DType::kFP8E4M3, 4096, 1280},
+                               {DType::kFP8E4M3, 32768, 1280},
                                {DType::kFP4, 320, 5120},
                                {DType::kFP4, 512, 2304},
                                {DType::kBF16, 384, 5120},
@@ -82,9 +84,10 @@ TEST_F(LinearGpu, RowIgnoresItsBatch) {
     for (const Matrix& m : matrices) {
         const HostWeight w = random_weight(rng, m.t, m.n, m.k);
         const WeightMatrix d = on_device(w);
-        const HostTensor all = normal_bf16(rng, {256, m.k});
+        const HostTensor all = normal_bf16(rng, {1100, m.k});
         std::vector<std::vector<uint8_t>> alone;
-        for (int64_t rows : {1, 2, 3, 7, 8, 16, 33, 64, 65, 128, 256}) {
+        for (int64_t rows : {1, 2, 3, 7, 8, 16, 33, 64, 65, 128, 129, 200, 256, 289, 1100}) {
+            if (m.n > 5000 && rows > 1 && rows != 16 && rows != 256) continue;
             Case c;
             HostTensor part = all;
             part.view = all.view.rows(0, rows);
@@ -104,7 +107,8 @@ TEST_F(LinearGpu, RowIgnoresItsBatch) {
             }
         }
         // And each of some rows really alone.
-        for (int64_t r : {1, 5, 40, 255}) {
+        for (int64_t r : {1, 5, 40, 255, 1099}) {
+            if (r >= static_cast<int64_t>(alone.size())) continue;
             Case c;
             HostTensor one = make_tensor(DType::kBF16, {1, m.k});
             const std::vector<uint8_t> bytes = row_bytes(all, r);
@@ -115,6 +119,20 @@ TEST_F(LinearGpu, RowIgnoresItsBatch) {
             });
             ASSERT_EQ(row_bytes(c.gpu(out), 0), alone[static_cast<size_t>(r)])
                 << dtype_name(m.t) << " row " << r << " alone";
+        }
+    }
+}
+
+/// Shapes at which tiles, clusters and stores of the kernels for many rows end early.
+TEST_F(LinearGpu, MatchesTwinWithManyRows) {
+    for (DType t : {DType::kFP8E4M3, DType::kFP4}) {
+        for (const Shape& s : {Shape{129, 17, 64, 0},
+                               Shape{140, 130, 96, 3},
+                               Shape{200, 128, 320, 0},
+                               Shape{257, 264, 1056, 8},
+                               Shape{1100, 400, 128, 0}}) {
+            check(t, s, DType::kBF16);
+            check(t, s, DType::kF32);
         }
     }
 }
@@ -174,7 +192,10 @@ TEST_F(LinearGpu, GroupedProjectionMatchesTwin) {
                              Grouped{3, 8, 1024, 4096},
                              Grouped{20, 3, 24, 96},
                              Grouped{0, 2, 32, 64},
-                             Grouped{70, 2, 40, 320}}) {
+                             Grouped{70, 2, 40, 320},
+                             Grouped{150, 3, 48, 128},
+                             Grouped{300, 2, 272, 96},
+                             Grouped{260, 4, 144, 1024}}) {
         const HostWeight w = random_weight(rng, DType::kFP8E4M3, g.groups * g.ol, g.in);
         const WeightMatrix d = on_device(w);
         Case c;

@@ -134,7 +134,7 @@ TEST_F(MoeGpu, FeedForwardMatchesTwin) {
             on_gpu.push_back(device_view(e));
         }
         const ExpertWeights shared_host = host_view(shared), shared_gpu = device_view(shared);
-        for (int64_t rows : {0, 1, 2, 9, 33, 70, 120}) {
+        for (int64_t rows : {0, 1, 2, 9, 33, 70, 120, 300}) {
             for (int mode : {0, 1, 2}) {
                 Case c;
                 const Arg u = c.input(normal_bf16(rng, {rows, z.d}, 1.0f, 8)),
@@ -162,7 +162,7 @@ TEST_F(MoeGpu, FeedForwardMatchesTwin) {
 }
 
 TEST_F(MoeGpu, RowIgnoresItsBatch) {
-    const int64_t d = 2560, inter = 512, num = 24, k = 6, most = 256;
+    const int64_t d = 2560, inter = 512, num = 24, k = 6, most = 2048;
     std::vector<HostExpert> experts;
     std::vector<ExpertWeights> on_gpu;
     for (int64_t e = 0; e < num; ++e) {
@@ -183,7 +183,7 @@ TEST_F(MoeGpu, RowIgnoresItsBatch) {
         return p;
     };
     std::vector<std::vector<uint8_t>> first;
-    for (int64_t rows : {256, 1, 2, 3, 7, 8, 16, 33, 64}) {
+    for (int64_t rows : {2048, 1, 2, 3, 7, 8, 16, 33, 64, 100, 130, 256, 700}) {
         for (int64_t begin : {0, 11}) {
             if (begin + rows > most) continue;
             Case c;

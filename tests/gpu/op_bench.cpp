@@ -1,6 +1,7 @@
 // Times the device ops at the released dimensions: one JSON line a measurement, a table at the end.
 //
-//   op_bench [--copy GB/s] [--read GB/s] [--bf16 TFLOP/s] [--only substring] [--commit text]
+//   op_bench [--copy GB/s] [--read GB/s] [--bf16 TFLOP/s] [--only substring] [--rows 64,256]
+//            [--commit text]
 //
 // A CUDA graph of many launches rotates over enough weight sets that no set stays in L2 and is
 // replayed; times are per launch. floor_us = max(bytes / read, flops / bf16) with the ceilings of
@@ -29,7 +30,7 @@ namespace deepinfer {
 namespace {
 
 double g_read = 4300e9, g_bf16 = 790e12;
-std::string g_only, g_commit = "working tree";
+std::string g_only, g_rows, g_commit = "working tree";
 std::vector<std::string> g_table;
 
 class Bench {
@@ -114,6 +115,8 @@ class Bench {
                  int launches,
                  const std::function<void(int)>& run) {
         if (!g_only.empty() && kernel.find(g_only) == std::string::npos) return;
+        if (!g_rows.empty() && g_rows.find("," + std::to_string(b) + ",") == std::string::npos)
+            return;
         for (int i = 0; i < std::min(launches, 5); ++i) run(i);
         stream_.synchronize();
         cudaGraph_t graph = nullptr;
@@ -474,6 +477,8 @@ int main(int argc, char** argv) {
             g_bf16 = std::atof(value.c_str()) * 1e12;
         else if (key == "--only")
             g_only = value;
+        else if (key == "--rows")
+            g_rows = "," + value + ",";
         else if (key == "--commit")
             g_commit = value;
         else {

@@ -103,16 +103,16 @@ __device__ __forceinline__ void multiply_chunk(float (&acc)[R][NT][4],
                 const uint4 w = *reinterpret_cast<const uint4*>(tile + vec * 512 + lane * 16);
                 const uint32_t factor = e4m3_factor(tile[1024 + vec]);
                 uint32_t a[4];
-                a[0] = mul_bf16x2(e4m3_odd(w.x), factor);
-                a[1] = mul_bf16x2(e4m3_odd(w.y), factor);
-                a[2] = mul_bf16x2(e4m3_even(w.x), factor);
-                a[3] = mul_bf16x2(e4m3_even(w.y), factor);
+                a[0] = mul_bf16x2(e4m3_first(w.x), factor);
+                a[1] = mul_bf16x2(e4m3_first(w.y), factor);
+                a[2] = mul_bf16x2(e4m3_second(w.x), factor);
+                a[3] = mul_bf16x2(e4m3_second(w.y), factor);
 #pragma unroll
                 for (int i = 0; i < NT; ++i) mma_m16n8k16(acc[r][i], a, b[i][0], b[i][1]);
-                a[0] = mul_bf16x2(e4m3_odd(w.z), factor);
-                a[1] = mul_bf16x2(e4m3_odd(w.w), factor);
-                a[2] = mul_bf16x2(e4m3_even(w.z), factor);
-                a[3] = mul_bf16x2(e4m3_even(w.w), factor);
+                a[0] = mul_bf16x2(e4m3_first(w.z), factor);
+                a[1] = mul_bf16x2(e4m3_first(w.w), factor);
+                a[2] = mul_bf16x2(e4m3_second(w.z), factor);
+                a[3] = mul_bf16x2(e4m3_second(w.w), factor);
 #pragma unroll
                 for (int i = 0; i < NT; ++i) mma_m16n8k16(acc[r][i], a, b[i][2], b[i][3]);
             }

@@ -30,12 +30,20 @@ __device__ uint32_t fp4_code(const Source& s, int64_t row, int64_t k) {
     return s.weight[(row * s.k + k) / 2] >> (4 * (k & 1)) & 15u;
 }
 
-/// Word of one FP8 row and step: bytes [k2, k0, k3, k1], so that e4m3_odd gives (k0, k1) and
-/// e4m3_even (k2, k3).
+/// Word of one FP8 row and step: pairs (k0, k1) and (k2, k3), one value of each a half. Bit homes
+/// within a half: the first pair's sign 15, magnitude 10 .. 4, where a bf16 of 2^-120 times the
+/// value has them; the second's magnitude 14 13 12 3 2 1 0, sign 11.
+__device__ uint32_t fp8_half(uint32_t c0, uint32_t c2) {
+    return (c0 >> 7) << 15 | (c0 & 0x7Fu) << 4 | (c2 >> 4 & 7u) << 12 | (c2 >> 7) << 11 |
+           (c2 & 15u);
+}
 __device__ uint32_t fp8_word(const Source& s, int64_t row, int64_t k0, int t) {
-    return fp8_code(s, row, k0 + operand_k(t, 2)) | fp8_code(s, row, k0 + operand_k(t, 0)) << 8 |
-           fp8_code(s, row, k0 + operand_k(t, 3)) << 16 |
-           fp8_code(s, row, k0 + operand_k(t, 1)) << 24;
+    uint32_t w = 0;
+    for (int half = 0; half < 2; ++half)
+        w |= fp8_half(fp8_code(s, row, k0 + operand_k(t, half)),
+                      fp8_code(s, row, k0 + operand_k(t, 2 + half)))
+             << (16 * half);
+    return w;
 }
 
 /// Word of one FP4 step: pairs a0 (row g, k0 k1), a1 (row g + 8), a2 (row g, k2 k3), a3, one value

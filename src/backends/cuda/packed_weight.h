@@ -11,7 +11,7 @@
 //         plus 126, which is the exponent of the widening factor
 //   BF16  1024 bytes
 //
-// Inside a word bytes (FP8) and bits (FP4) are placed so that widening takes the fewest integer
+// Inside a word bits are placed so that widening takes the fewest integer
 // operations (backends/cuda/widen.cuh and tile_operand in matrix_tile.cuh are the readers).
 #pragma once
 

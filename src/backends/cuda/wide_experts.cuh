@@ -14,7 +14,7 @@ struct Routing {
     int32_t* slot_row;
     float* slot_weight;
     int32_t* pair_slot;  ///< [rows · k] slot of choice i of row t
-    int num_rows;
+    int num_rows, num_slots;
 };
 
 __device__ __forceinline__ int slot_begin(const Routing& r, int e) {
@@ -51,11 +51,23 @@ __device__ __forceinline__ float swiglu_value(float g, float u, float w, float l
     return g / (1.0f + expf(-g)) * u * w;
 }
 
+/// Hidden value before q8, as bf16 bits.
+__device__ __forceinline__ uint16_t swiglu_bits(float g, float u, float w, float limit) {
+    return round_bf16_bits(swiglu_value(round_bf16(g), round_bf16(u), w, limit));
+}
+/// Scale byte of a q8 block whose largest magnitude is amax (at least 1e-4), and a value after q8
+/// as bf16 bits.
+__device__ __forceinline__ uint32_t q8_scale(float amax) {
+    return ue8m0_scale_byte(amax, 1.0f / 448.0f);
+}
+__device__ __forceinline__ uint16_t q8_bits(float h, uint32_t scale) {
+    return round_bf16_bits(e4m3_value(e4m3_code(h * ue8m0_inverse(scale))) * ue8m0_value(scale));
+}
+
 /// Hidden value after bf16 and q8, as bf16 bits. The warp's lanes hold one block of 32.
 __device__ __forceinline__ uint16_t hidden_bits(float g, float u, float w, float limit) {
-    const float h = round_bf16(swiglu_value(round_bf16(g), round_bf16(u), w, limit));
-    const uint32_t e = ue8m0_scale_byte(group_max<32>(fmaxf(fabsf(h), 1e-4f)), 1.0f / 448.0f);
-    return round_bf16_bits(e4m3_value(e4m3_code(h * ue8m0_inverse(e))) * ue8m0_value(e));
+    const float h = bf16_value(swiglu_bits(g, u, w, limit));
+    return q8_bits(h, q8_scale(group_max<32>(fmaxf(fabsf(h), 1e-4f))));
 }
 
 /// Both halves of the feed-forward on wgmma, for about `rows` activation rows an expert.
@@ -65,5 +77,18 @@ void wide_experts(Stream& stream,
                   const ExpertParams& down,
                   int experts,
                   double rows);
+
+/// The same on the cluster core. down.out holds the rows in slot order until the hidden rows are
+/// finished.
+bool cluster_experts_take(
+    DType t, const ExpertParams& up, const ExpertParams& down, int experts, double rows);
+void cluster_experts(Stream& stream,
+                     DType t,
+                     const ExpertParams& up,
+                     const ExpertParams& down,
+                     int experts,
+                     double rows);
+void cluster_experts_fp8(
+    Stream& stream, const ExpertParams& up, const ExpertParams& down, int experts, double rows);
 
 }  // namespace deepinfer::cuda

@@ -25,4 +25,12 @@ struct LinearParams {
 bool wide_linear_takes(const LinearParams& p, int groups);
 void wide_linear(Stream& stream, const char* name, DType t, const LinearParams& p, int groups);
 
+/// What wide_linear would take for more than 32 rows, estimated.
+double wide_linear_us(DType t, const LinearParams& p, int groups);
+
+/// The same on the cluster core: FP8 and FP4 matrices with many rows, where that takes less than
+/// otherwise_us.
+bool cluster_linear_takes(const LinearParams& p, DType t, int groups, double otherwise_us);
+void cluster_linear(Stream& stream, const char* name, DType t, const LinearParams& p, int groups);
+
 }  // namespace deepinfer::cuda

@@ -39,6 +39,14 @@ __device__ __forceinline__ uint32_t e4m3_even(uint32_t w) {
     return ((w << 4) & 0x07F007F0u) | ((w << 8) & 0x80008000u);
 }
 
+/// The two codes of each 16-bit half of a packed FP8 word (packed_weight.cu) → bf16 pairs.
+__device__ __forceinline__ uint32_t e4m3_first(uint32_t w) {
+    return w & 0x87F087F0u;
+}
+__device__ __forceinline__ uint32_t e4m3_second(uint32_t w) {
+    return ((w << 4) & 0x80F080F0u) | ((w >> 4) & 0x07000700u);
+}
+
 /// Nibble i (0..3) of each 16-bit half → bf16 pair, still to be multiplied by e2m1_factor.
 template <int I>
 __device__ __forceinline__ uint32_t e2m1_nibbles(uint32_t w) {

@@ -133,6 +133,8 @@ void matrix(Stream& stream,
     p.out_stride = out.stride[0];
     p.out_f32 = out.dtype == DType::kF32;
     p.bias = bias;
+    if (cluster_linear_takes(p, w.dtype, groups, wide_linear_us(w.dtype, p, groups)))
+        return cluster_linear(stream, name, w.dtype, p, groups);
     // Above 8 rows the streaming kernel would issue more matrix instructions and read activations
     // more often.
     if (p.num_rows > 8 && wide_linear_takes(p, groups))

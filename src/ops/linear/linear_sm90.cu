@@ -113,6 +113,19 @@ bool wide_linear_takes(const LinearParams& p, int groups) {
     return p.aligned && (groups == 1 || p.group_rows % 16 == 0);
 }
 
+double wide_linear_us(DType t, const LinearParams& p, int groups) {
+    const int64_t row_blocks = static_cast<int64_t>(div_up(p.group_rows, kWideRows)) * groups;
+    const int chunks = t == DType::kFP4 ? 2 * p.chunks : p.chunks;
+    if (p.num_rows > 64) {
+        const int64_t blocks = row_blocks * div_up(p.num_rows, 128);
+        return wide_us<128>(blocks, chunks, slice_peers<128>(blocks, chunks, p.slices));
+    }
+    // Two blocks a multiprocessor: what is measured is a tenth more once they share one.
+    const int peers = slice_peers<64>(row_blocks, chunks, p.slices);
+    const double shared = row_blocks * peers > 132 ? 1.1 : 1.0;
+    return shared * wide_us<64>(row_blocks, chunks, peers);
+}
+
 void wide_linear(Stream& stream, const char* name, DType t, const LinearParams& p, int groups) {
     switch (t) {
         case DType::kFP8E4M3:

@@ -18,48 +18,56 @@
 namespace deepinfer::cuda {
 namespace {
 
-constexpr int kRouteThreads = 256;
-
-/// Block e counts the pairs of smaller experts and places its own in row order.
-__global__ void __launch_bounds__(kRouteThreads) route_kernel(const int32_t* __restrict__ ids,
-                                                              const float* __restrict__ weights,
-                                                              int pairs,
-                                                              int k,
-                                                              int experts,
-                                                              Routing r) {
+/// Block e counts the pairs of smaller experts and places its own in pair order. Warps take
+/// segments in ascending order: first all count, then each places what is its.
+template <int Threads>
+__global__ void __launch_bounds__(Threads) route_kernel(const int32_t* __restrict__ ids,
+                                                        const float* __restrict__ weights,
+                                                        int pairs,
+                                                        int k,
+                                                        int experts,
+                                                        Routing r) {
     begin_kernel();
-    __shared__ int warp_counts[kRouteThreads / 32];
+    constexpr int kWarps = Threads / 32;
+    __shared__ int all_smaller[kWarps], all_mine[kWarps];
     const int e = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x) & 31,
               warp = static_cast<int>(threadIdx.x) / 32;
-    int smaller = 0;
-    for (int first = 0; first < pairs; first += kRouteThreads) {
-        const int i = first + static_cast<int>(threadIdx.x);
-        smaller += __syncthreads_count(i < pairs && ids[i] < e);
+    const int segment = (pairs + Threads - 1) / Threads * 32, first = warp * segment,
+              last = min(pairs, first + segment);
+    int smaller = 0, mine = 0;
+#pragma unroll 4
+    for (int i = first; i < last; i += 32) {
+        const int id = i + lane < last ? ids[i + lane] : experts;
+        smaller += __popc(__ballot_sync(0xFFFFFFFFu, id < e));
+        mine += __popc(__ballot_sync(0xFFFFFFFFu, id == e));
     }
-    int at = smaller;
-    for (int first = 0; first < pairs; first += kRouteThreads) {
-        const int i = first + static_cast<int>(threadIdx.x);
-        const bool mine = i < pairs && ids[i] == e;
-        const uint32_t mask = __ballot_sync(0xFFFFFFFFu, mine);
-        if (lane == 0) warp_counts[warp] = __popc(mask);
-        __syncthreads();
-        int before = 0, total = 0;
-        for (int w = 0; w < kRouteThreads / 32; ++w) {
-            if (w < warp) before += warp_counts[w];
-            total += warp_counts[w];
+    if (lane == 0) {
+        all_smaller[warp] = smaller;
+        all_mine[warp] = mine;
+    }
+    __syncthreads();
+    int begin = 0, before = 0, total = 0;
+    for (int w = 0; w < kWarps; ++w) {
+        begin += all_smaller[w];
+        if (w < warp) before += all_mine[w];
+        total += all_mine[w];
+    }
+    int at = begin + before;
+#pragma unroll 4
+    for (int i = first; i < last; i += 32) {
+        const bool found = i + lane < last && ids[i + lane] == e;
+        const uint32_t mask = __ballot_sync(0xFFFFFFFFu, found);
+        if (found) {
+            const int slot = at + __popc(mask & ((1u << lane) - 1u));
+            r.slot_row[slot] = (i + lane) / k;
+            r.slot_weight[slot] = weights[i + lane];
+            r.pair_slot[i + lane] = slot;
         }
-        if (mine) {
-            const int slot = at + before + __popc(mask & ((1u << lane) - 1u));
-            r.slot_row[slot] = i / k;
-            r.slot_weight[slot] = weights[i];
-            r.pair_slot[i] = slot;
-        }
-        at += total;
-        __syncthreads();
+        at += __popc(mask);
     }
     if (threadIdx.x == 0) {
-        r.begin[e] = smaller;
-        if (e == experts - 1) r.begin[experts] = at;
+        r.begin[e] = begin;
+        if (e == experts - 1) r.begin[experts] = begin + total;
     }
 }
 
@@ -172,22 +180,34 @@ __global__ void __launch_bounds__(W * 32)
     }
 }
 
-__global__ void __launch_bounds__(256) combine_kernel(const uint16_t* __restrict__ y,
-                                                      const int32_t* __restrict__ pair_slot,
-                                                      const uint16_t* __restrict__ shared_y,
-                                                      int k,
-                                                      int d,
-                                                      uint16_t* out,
-                                                      int64_t out_stride) {
+constexpr int kCombineThreads = 128;
+
+/// Eight columns a thread.
+__global__ void __launch_bounds__(kCombineThreads)
+    combine_kernel(const uint16_t* __restrict__ y,
+                   const int32_t* __restrict__ pair_slot,
+                   const uint16_t* __restrict__ shared_y,
+                   int k,
+                   int d,
+                   Bf16Rows out) {
     begin_kernel();
-    const int j = static_cast<int>(blockIdx.x) * 256 + static_cast<int>(threadIdx.x);
+    const int j =
+        (static_cast<int>(blockIdx.x) * kCombineThreads + static_cast<int>(threadIdx.x)) * 8;
     if (j >= d) return;
     const int64_t t = blockIdx.y;
-    float sum = 0.0f;
-    for (int i = 0; i < k; ++i)
-        sum += bf16_value(y[static_cast<int64_t>(pair_slot[t * k + i]) * d + j]);
-    sum += bf16_value(shared_y[t * d + j]);
-    out[t * out_stride + j] = round_bf16_bits(sum);
+    float sum[8] = {};
+    const auto add = [&](const uint16_t* row) {
+        const Bf16x8 v = load8(row + j, true);
+#pragma unroll
+        for (int c = 0; c < 8; ++c) sum[c] += bf16_value(v.v[c]);
+    };
+#pragma unroll 6
+    for (int i = 0; i < k; ++i) add(y + static_cast<int64_t>(pair_slot[t * k + i]) * d);
+    add(shared_y + t * d);
+    Bf16x8 rounded;
+#pragma unroll
+    for (int c = 0; c < 8; ++c) rounded.v[c] = round_bf16_bits(sum[c]);
+    store8(out.row(t) + j, rounded, out.aligned);
 }
 
 __global__ void __launch_bounds__(256) swiglu_kernel(Bf16Rows gate,
@@ -252,6 +272,8 @@ template <DType T>
 void pick_experts(
     Stream& stream, const ExpertParams& up, const ExpertParams& down, int experts, double rows) {
     if (rows <= 5) return run_experts<T, 1>(stream, up, down, experts);
+    if (cluster_experts_take(T, up, down, experts, rows))
+        return cluster_experts(stream, T, up, down, experts, rows);
     if (up.aligned && up.n % 64 == 0) return wide_experts(stream, T, up, down, experts, rows);
     run_experts<T, 2>(stream, up, down, experts);
 }
@@ -383,12 +405,13 @@ void moe_ffn(Stream& stream,
     routing.slot_weight = reinterpret_cast<float*>(take());
     routing.pair_slot = reinterpret_cast<int32_t*>(take());
     routing.num_rows = static_cast<int>(rows);
+    routing.num_slots = static_cast<int>(pairs);
 
     quant_q8(stream, u, Tensor(quantized, DType::kBF16, {rows, d}));
     // The shared expert needs only the quantized rows: it runs beside the routed ones.
     Stream& side = s.fork();
     Routing everyone{};
-    everyone.num_rows = static_cast<int>(rows);
+    everyone.num_rows = everyone.num_slots = static_cast<int>(rows);
     feed_forward(side,
                  shared,
                  nullptr,
@@ -401,11 +424,13 @@ void moe_ffn(Stream& stream,
                  shared_hidden,
                  shared_y);
     const int num_experts = static_cast<int>(experts.size());
+    // Many pairs: more warps a block, so that each has few to read.
+    const bool many = pairs > 2048;
     launch(stream,
            "moe_route",
-           route_kernel,
+           many ? route_kernel<1024> : route_kernel<256>,
            dim3(static_cast<unsigned>(num_experts)),
-           dim3(kRouteThreads),
+           dim3(many ? 1024 : 256),
            0,
            ids.ptr<int32_t>(),
            weights.ptr<float>(),
@@ -430,16 +455,15 @@ void moe_ffn(Stream& stream,
     launch(stream,
            "moe_combine",
            combine_kernel,
-           dim3(div_up(d, 256), static_cast<unsigned>(rows)),
-           dim3(256),
+           dim3(div_up(d, kCombineThreads * 8), static_cast<unsigned>(rows)),
+           dim3(kCombineThreads),
            0,
            y,
            routing.pair_slot,
            shared_y,
            static_cast<int>(k),
            static_cast<int>(d),
-           out.ptr<uint16_t>(),
-           out.stride[0]);
+           bf16_rows(out));
 }
 
 }  // namespace deepinfer::cuda

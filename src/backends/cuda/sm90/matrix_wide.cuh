@@ -8,7 +8,7 @@
 //
 // The sum of an output element walks k exactly as in matrix_tile.cuh: the same slices, steps of 16,
 // slices added in ascending order. wgmma and mma give the same bits for the same steps
-// (LinearGpu.RowIgnoresItsBatch compares them), so the two cores are one numeric class and the row
+// (LinearGpu.RowIgnoresItsBatch compares them), so the cores are one numeric class and the row
 // count may choose between them.
 #pragma once
 
@@ -81,35 +81,41 @@ struct WideOperand {
             }
         } else if constexpr (T == DType::kFP8E4M3) {
 #pragma unroll
-            for (int v = 0; v < 2; ++v) {
-                const uint4 w = *reinterpret_cast<const uint4*>(tile + v * 512 + lane * 16);
-                const uint32_t factor = e4m3_factor(tile[1024 + v]);
-                a[2 * v][0] = mul_bf16x2(e4m3_odd(w.x), factor);
-                a[2 * v][1] = mul_bf16x2(e4m3_odd(w.y), factor);
-                a[2 * v][2] = mul_bf16x2(e4m3_even(w.x), factor);
-                a[2 * v][3] = mul_bf16x2(e4m3_even(w.y), factor);
-                a[2 * v + 1][0] = mul_bf16x2(e4m3_odd(w.z), factor);
-                a[2 * v + 1][1] = mul_bf16x2(e4m3_odd(w.w), factor);
-                a[2 * v + 1][2] = mul_bf16x2(e4m3_even(w.z), factor);
-                a[2 * v + 1][3] = mul_bf16x2(e4m3_even(w.w), factor);
-            }
+            for (int v = 0; v < 2; ++v)
+                widen(
+                    *reinterpret_cast<const uint4*>(tile + v * 512 + lane * 16), v, tile[1024 + v]);
         } else {
-            const uint4 w = *reinterpret_cast<const uint4*>(tile + unit * 512 + lane * 16);
-            const uint32_t scales =
-                *reinterpret_cast<const uint32_t*>(tile + 1024 + lane / 4 * 8 + unit * 4);
-            const uint32_t words[4] = {w.x, w.y, w.z, w.w};
-            const uint32_t tops[2] = {factor_from_byte<0>(scales), factor_from_byte<2>(scales)};
-            const uint32_t bottoms[2] = {factor_from_byte<1>(scales), factor_from_byte<3>(scales)};
+            widen(*reinterpret_cast<const uint4*>(tile + unit * 512 + lane * 16),
+                  *reinterpret_cast<const uint32_t*>(tile + 1024 + lane / 4 * 8 + unit * 4));
+        }
+    }
+
+    /// FP8: word v of the chunk, steps 2 v and 2 v + 1, with its block's scale byte.
+    __device__ __forceinline__ void widen(const uint4& w, int v, uint32_t scale) {
+        const uint32_t factor = e4m3_factor(scale);
+        a[2 * v][0] = mul_bf16x2(e4m3_first(w.x), factor);
+        a[2 * v][1] = mul_bf16x2(e4m3_first(w.y), factor);
+        a[2 * v][2] = mul_bf16x2(e4m3_second(w.x), factor);
+        a[2 * v][3] = mul_bf16x2(e4m3_second(w.y), factor);
+        a[2 * v + 1][0] = mul_bf16x2(e4m3_first(w.z), factor);
+        a[2 * v + 1][1] = mul_bf16x2(e4m3_first(w.w), factor);
+        a[2 * v + 1][2] = mul_bf16x2(e4m3_second(w.z), factor);
+        a[2 * v + 1][3] = mul_bf16x2(e4m3_second(w.w), factor);
+    }
+    /// FP4: the word of a unit with the scales of the lane's row pair.
+    __device__ __forceinline__ void widen(const uint4& w, uint32_t scales) {
+        const uint32_t words[4] = {w.x, w.y, w.z, w.w};
+        const uint32_t tops[2] = {factor_from_byte<0>(scales), factor_from_byte<2>(scales)};
+        const uint32_t bottoms[2] = {factor_from_byte<1>(scales), factor_from_byte<3>(scales)};
 #pragma unroll
-            for (int s = 0; s < 4; ++s) {
-                const uint32_t v = words[s], top = tops[s / 2], bottom = bottoms[s / 2];
-                a[s][0] = mul_bf16x2(v & 0x81C081C0u, top);
-                a[s][1] = mul_bf16x2((v << 3) & 0x81C081C0u, bottom);
-                a[s][2] = mul_bf16x2((v << 6) & 0x81C081C0u, top);
-                a[s][3] = mul_bf16x2(
-                    ((v << 1) & 0x80008000u) | ((v >> 4) & 0x00C000C0u) | ((v >> 5) & 0x01000100u),
-                    bottom);
-            }
+        for (int s = 0; s < 4; ++s) {
+            const uint32_t v = words[s], top = tops[s / 2], bottom = bottoms[s / 2];
+            a[s][0] = mul_bf16x2(v & 0x81C081C0u, top);
+            a[s][1] = mul_bf16x2((v << 3) & 0x81C081C0u, bottom);
+            a[s][2] = mul_bf16x2((v << 6) & 0x81C081C0u, top);
+            a[s][3] = mul_bf16x2(
+                ((v << 1) & 0x80008000u) | ((v >> 4) & 0x00C000C0u) | ((v >> 5) & 0x01000100u),
+                bottom);
         }
     }
 };
@@ -330,18 +336,21 @@ __device__ __forceinline__ void wide_sync(const cooperative_groups::cluster_grou
         bar_sync<0, kWideThreads>();
 }
 
-/// Blocks of a cluster: 1, or one a K slice (fewer would add slices in another order). Estimated by
-/// waves of blocks; a chunk's time and what a block and a cluster cost besides were read off an
-/// H200 on 2026-11-30.
+/// Microseconds of a product on the wide core by waves of blocks, with so many blocks a tile; a
+/// chunk's time and what a block and a cluster cost besides were read off an H200 on 2026-11-30.
 template <int N>
-int slice_peers(int64_t blocks, int chunks, int slices) {
+double wide_us(int64_t blocks, int chunks, int peers) {
     const int64_t room = 132 * WideShared<DType::kFP8E4M3, N>::kBlocks;
     const double chunk_us = N == 128 ? 0.58 : 0.45;
-    const auto cost = [&](int peers) {
-        const int64_t waves = (blocks * peers + room - 1) / room;
-        return static_cast<double>(waves) * (chunk_us * chunks / peers + (peers > 1 ? 10.0 : 3.0));
-    };
-    return slices > 1 && cost(slices) < cost(1) ? slices : 1;
+    const int64_t waves = (blocks * peers + room - 1) / room;
+    return static_cast<double>(waves) * (chunk_us * chunks / peers + (peers > 1 ? 10.0 : 3.0));
+}
+
+/// Blocks of a cluster: 1, or one a K slice (fewer would add slices in another order).
+template <int N>
+int slice_peers(int64_t blocks, int chunks, int slices) {
+    return slices > 1 && wide_us<N>(blocks, chunks, slices) < wide_us<N>(blocks, chunks, 1) ? slices
+                                                                                            : 1;
 }
 
 __device__ __forceinline__ uint8_t* align_1024(uint8_t* p) {
