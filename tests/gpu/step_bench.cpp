@@ -3,7 +3,11 @@
 //
 //   step_bench (--model DIR | --synthetic NAME[:SEED]) [--context N] [--batch 1,64] [--prefill
 //   ROWS]
-//              [--steps N] [--read GB/s] [--bf16 TFLOP/s] [--commit TEXT] [--profile 0|1]
+//              [--verify ROWS] [--steps N] [--read GB/s] [--bf16 TFLOP/s] [--commit TEXT]
+//              [--profile 0|1]
+//
+// --verify: also steps of ROWS rows a request (drafts to judge and the row before them) and the
+// drafting pass, and what both together take over the plain step.
 //
 // One JSON line a measurement: milliseconds a step with recorded graphs and op by op, the sum of
 // floors (step_floors.h) with the given ceilings and their quotient. Every decode step is run three
@@ -30,7 +34,7 @@ namespace {
 
 struct Options {
     std::string model, synthetic, commit = "working tree";
-    int64_t context = 1024, prefill = 0;
+    int64_t context = 1024, prefill = 0, verify = 0;
     std::vector<int64_t> batches{1};
     int steps = 20;
     bool profile = true;
@@ -61,9 +65,10 @@ class StepBench {
                 static_cast<int32_t>(id % std::max<int64_t>(1, m.engram_compressed_vocab_size)));
         const int64_t most = *std::max_element(o.batches.begin(), o.batches.end());
         ModelLimits limits;
-        limits.max_rows = std::max(o.prefill, most);
+        limits.max_rows = std::max(o.prefill, most * std::max<int64_t>(1, o.verify));
         limits.max_seqs = most;
-        limits.max_logit_rows = most;
+        limits.max_logit_rows = most * std::max<int64_t>(1, o.verify);
+        limits.max_draft_seqs = o.verify > 0 ? most : 0;
         limits.max_positions = (o.context + 64 + 63) / 64 * 64;
         limits.truncation =
             DeepseekV41::truncation_of(m, TruncationMode::kCompact, m.sliding_window + 12);
@@ -135,6 +140,50 @@ class StepBench {
         if (o_.profile) profile(name, batch, rows, 1, layers, 0);
     }
 
+    /// A step that judges drafts, the pass that makes them, and both over the plain step.
+    void verify(int64_t b) {
+        Batch plain, judged;
+        DraftBatch drafts;
+        for (int64_t i = 0; i < b; ++i) {
+            add(&plain, i, o_.context, 1);
+            plain.logit_rows.push_back(static_cast<int32_t>(i));
+            add(&judged, i, o_.context, o_.verify);
+            for (int64_t r = 0; r < o_.verify; ++r)
+                judged.logit_rows.push_back(static_cast<int32_t>(i * o_.verify + r));
+            DraftSequence d;
+            d.slot = static_cast<int32_t>(i);
+            d.position = static_cast<int32_t>(o_.context + 1);
+            drafts.seqs.push_back(d);
+        }
+        model_->use_graphs(true);
+        const double plain_ms = time(plain), judged_ms = time(judged);
+        const double draft_ms = median([&] { model_->draft(drafts, cache_->view()); }, o_.steps);
+        const int64_t layers = checkpoint_->config().num_hidden_layers;
+        const auto floor = [&](int64_t rows) {
+            return step_floors(checkpoint_->config(),
+                               o_.ceilings,
+                               static_cast<double>(rows),
+                               static_cast<double>(b),
+                               static_cast<double>(o_.context),
+                               layers,
+                               static_cast<double>(rows))
+                       .total() *
+                   1e3;
+        };
+        std::printf(
+            "{\"speculation\":%ld,\"requests\":%ld,\"plain_ms\":%.3f,\"verify_ms\":%.3f,"
+            "\"draft_ms\":%.3f,\"quotient\":%.3f,\"quotient_of_floors\":%.3f,\"commit\":\"%s\"}\n",
+            static_cast<long>(o_.verify),
+            static_cast<long>(b),
+            plain_ms,
+            judged_ms,
+            draft_ms,
+            (judged_ms + draft_ms) / plain_ms,
+            floor(b * o_.verify) / floor(b),
+            o_.commit.c_str());
+        std::fflush(stdout);
+    }
+
     bool failed() const { return failed_; }
 
   private:
@@ -178,11 +227,15 @@ class StepBench {
 
     /// Median wall milliseconds of a step, its host side included.
     double time(const Batch& batch, int steps = 0) {
-        steps = steps > 0 ? steps : o_.steps;
+        return median([&] { model_->forward(batch, cache_->view()); },
+                      steps > 0 ? steps : o_.steps);
+    }
+    template <typename Run>
+    double median(const Run& run, int steps) {
         std::vector<double> ms;
         for (int i = 0; i < steps + 2; ++i) {
             const double begin = now_ms();
-            model_->forward(batch, cache_->view());
+            run();
             wait();
             if (i >= 2) ms.push_back(now_ms() - begin);
         }
@@ -323,6 +376,8 @@ int main(int argc, char** argv) {
             o.batches = numbers(value);
         else if (key == "--prefill")
             o.prefill = std::atoll(value.c_str());
+        else if (key == "--verify")
+            o.verify = std::atoll(value.c_str());
         else if (key == "--steps")
             o.steps = std::atoi(value.c_str());
         else if (key == "--profile")
@@ -351,6 +406,8 @@ int main(int argc, char** argv) {
     }
     StepBench bench(o, *backend.value());
     for (const int64_t b : o.batches) bench.decode(b);
+    if (o.verify > 0)
+        for (const int64_t b : o.batches) bench.verify(b);
     if (o.prefill > 0)
         for (bool truncated : {true, false}) bench.prefill(o.prefill, truncated);
     return bench.failed() ? 1 : 0;
