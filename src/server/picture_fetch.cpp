@@ -324,8 +324,9 @@ FetchResult resolve(const FetchUrl& url, const FetchRules& rules, Addresses* out
     hints.ai_socktype = SOCK_STREAM;
     hints.ai_flags = AI_NUMERICSERV;
     addrinfo* found = nullptr;
-    const int fault =
-        getaddrinfo(url.host.c_str(), std::to_string(url.port).c_str(), &hints, &found);
+    const std::string port = std::to_string(url.port);
+    const int fault = rules.resolve ? rules.resolve(url.host.c_str(), port.c_str(), &hints, &found)
+                                    : getaddrinfo(url.host.c_str(), port.c_str(), &hints, &found);
     out->reset(found);
     if (fault == EAI_NONAME) return refused("its host is not known");
     if (fault != 0) return failed("its host cannot be resolved now");
@@ -373,7 +374,12 @@ Hop fetch_hop(const FetchUrl& url, const FetchRules& rules) {
             head_done = true;
             bytes = head;
         }
+        const size_t before = body.size();
         reader.feed(bytes, &body);
+        if (rules.room && !rules.room(static_cast<int64_t>(body.size() - before))) {
+            hop.result = {"", 503, "too many bytes of requests are held"};
+            return hop;
+        }
         if (is_redirect(reader.status()) || reader.status() >= 400) break;
         if (static_cast<int64_t>(body.size()) > rules.max_bytes) {
             hop.result = refused("it has more than the " + std::to_string(rules.max_bytes) +
