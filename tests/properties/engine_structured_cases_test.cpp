@@ -5,12 +5,16 @@
 
 #include <algorithm>
 #include <cctype>
+#include <filesystem>
+#include <fstream>
 
 #include "deepinfer/structured_output.h"
 #include "grammar/constraint_compiler.h"
 #include "grammar/token_matcher.h"
 #include "properties/engine_lab.h"
 #include "support/case_file.h"
+#include "support/golden_file.h"
+#include "support/scratch_dir.h"
 
 namespace deepinfer::testing {
 namespace {
@@ -228,6 +232,66 @@ TEST(StructuredCases, C046IdsWithoutATokenAreMasked) {
     EXPECT_FALSE(bench.lab.submit(r).ok());
 }
 
+/// The tiny checkpoint with a tokenizer that lacks the last ids.
+std::string with_fewer_tokens(const ScratchDir& scratch, int64_t num_ids) {
+    const std::string dir = scratch.file("nano");
+    std::filesystem::create_directory(dir);
+    for (const auto& entry : std::filesystem::directory_iterator(checkpoint_path("nano"))) {
+        if (entry.path().filename() != "tokenizer.json")
+            std::filesystem::create_symlink(entry.path(),
+                                            dir + "/" + entry.path().filename().string());
+    }
+    json tokenizer = json::parse(std::ifstream(checkpoint_path("nano") + "/tokenizer.json"));
+    json kept = json::array();
+    for (const json& token : tokenizer["added_tokens"])
+        if (token["id"] < num_ids) kept.push_back(token);
+    tokenizer["added_tokens"] = kept;
+    std::ofstream(dir + "/tokenizer.json") << tokenizer;
+    return dir;
+}
+
+TEST(StructuredCases, C046IdsWithoutATokenAreNeverGenerated) {
+    constexpr int64_t kIds = 2040;
+    const ScratchDir scratch;
+    EngineConfig config = lab_config("nano");
+    config.model_dir = with_fewer_tokens(scratch, kIds);
+    for (const int nextn : {0, 3}) {
+        config.nextn = nextn;
+        EngineHooks hooks;
+        if (nextn > 0) {
+            hooks.drafts = [](const SlotState&, Proposal* p) {
+                for (int32_t& token : p->tokens) token = 2045;
+            };
+        }
+        EngineLab lab(config, hooks);
+        ASSERT_EQ(lab.parts().info.num_token_ids, kIds);
+        ASSERT_EQ(lab.parts().info.vocab_size, 2048);
+        // Random weights: each id about as likely as any other.
+        std::vector<uint64_t> numbers;
+        for (uint64_t seed = 0; seed < 8; ++seed) {
+            Request r;
+            r.prompt_token_ids = random_ids(900 + seed, 9, kIds);
+            r.sampling.temperature = 5;
+            r.sampling.seq_seed = seed;
+            r.sampling.max_tokens = 300;
+            r.sampling.ignore_eos = true;
+            numbers.push_back(lab.submit(r).value());
+            if (seed == 0) {
+                r.sampling.logit_bias = {{2045, 100.0}};
+                EXPECT_FALSE(lab.submit(r).ok());
+                r.sampling.logit_bias = {{2039, 1.0}};
+                EXPECT_TRUE(lab.submit(r).ok());
+            }
+        }
+        lab.run_until_idle();
+        for (const uint64_t n : numbers) {
+            const CompletionChoice& c = lab.completion(n).choices[0];
+            EXPECT_EQ(c.token_ids.size(), 300u);
+            for (const int32_t id : c.token_ids) EXPECT_LT(id, kIds);
+        }
+    }
+}
+
 /// Proposes the same ids at every step.
 DraftOverride always(std::vector<int32_t> ids) {
     return [ids = std::move(ids)](const SlotState&, Proposal* p) {
@@ -257,8 +321,8 @@ TEST(StructuredCases, C065NoMarkupBeforeTheReasoningEnds) {
             r.sampling.max_tokens = 60;
             const Completion plain = off.run(r), drafted = on.run(r);
             EXPECT_EQ(digest(drafted), digest(plain)) << "row " << i << " seed " << seed;
-            // In free reasoning the marker is the model's own word like any other; what a draft
-            // proposes adds none.
+            // Calls that began in reasoning would have no form: the marker is no word of it, and
+            // what a draft proposes adds none.
             const auto& ids = drafted.choices[0].token_ids;
             const auto stop = std::find(ids.begin(), ids.end(), end);
             const auto& plain_ids = plain.choices[0].token_ids;
