@@ -268,38 +268,6 @@ bool is_redirect(int status) {
     return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
 }
 
-/// What a redirect leads to. Relative addresses are those of the same host.
-Result<FetchUrl> redirect_target(const FetchUrl& from, const std::string& location) {
-    const Status bad(StatusCode::kInvalidArgument, "it is redirected to no valid address");
-    if (location.empty() || location.size() > kMaxUrlBytes) return bad;
-    if (location.find("://") != std::string::npos && location[0] != '/') {
-        Result<FetchUrl> to = parse_fetch_url(location);
-        if (!to.ok()) return bad;
-        if (from.tls && !to->tls)
-            return Status(StatusCode::kInvalidArgument, "it is redirected from https to http");
-        return to;
-    }
-    const std::string host =
-        from.host.find(':') == std::string::npos ? from.host : "[" + from.host + "]";
-    const std::string scheme = from.tls ? "https:" : "http:";
-    std::string text;
-    if (location.substr(0, 2) == "//") {
-        text = scheme + location;
-    } else {
-        const std::string base = scheme + "//" + host + ":" + std::to_string(from.port);
-        const std::string path = from.target.substr(0, from.target.find('?'));
-        if (location[0] == '/') {
-            text = base + location;
-        } else if (location[0] == '?') {
-            text = base + path + location;
-        } else {
-            text = base + path.substr(0, path.rfind('/') + 1) + location;
-        }
-    }
-    Result<FetchUrl> to = parse_fetch_url(text);
-    return to.ok() ? std::move(to) : Result<FetchUrl>(bad);
-}
-
 struct Hop {
     int status = 0;
     std::string location;
@@ -472,6 +440,37 @@ Result<FetchUrl> parse_fetch_url(std::string_view text) {
     }
     url.host = lower(host);
     return url;
+}
+
+Result<FetchUrl> redirect_target(const FetchUrl& from, const std::string& location) {
+    const Status bad(StatusCode::kInvalidArgument, "it is redirected to no valid address");
+    if (location.empty() || location.size() > kMaxUrlBytes) return bad;
+    if (location.find("://") != std::string::npos && location[0] != '/') {
+        Result<FetchUrl> to = parse_fetch_url(location);
+        if (!to.ok()) return bad;
+        if (from.tls && !to->tls)
+            return Status(StatusCode::kInvalidArgument, "it is redirected from https to http");
+        return to;
+    }
+    const std::string host =
+        from.host.find(':') == std::string::npos ? from.host : "[" + from.host + "]";
+    const std::string scheme = from.tls ? "https:" : "http:";
+    std::string text;
+    if (location.substr(0, 2) == "//") {
+        text = scheme + location;
+    } else {
+        const std::string base = scheme + "//" + host + ":" + std::to_string(from.port);
+        const std::string path = from.target.substr(0, from.target.find('?'));
+        if (location[0] == '/') {
+            text = base + location;
+        } else if (location[0] == '?') {
+            text = base + path + location;
+        } else {
+            text = base + path.substr(0, path.rfind('/') + 1) + location;
+        }
+    }
+    Result<FetchUrl> to = parse_fetch_url(text);
+    return to.ok() ? std::move(to) : Result<FetchUrl>(bad);
 }
 
 FetchResult fetch_picture(const std::string& url, const FetchRules& rules) {

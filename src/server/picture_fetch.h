@@ -65,5 +65,8 @@ struct FetchUrl {
 };
 /// Strict: no credentials, no spaces, ASCII only. kInvalidArgument.
 Result<FetchUrl> parse_fetch_url(std::string_view text);
+/// What a redirect leads to; relative addresses are those of the same host. kInvalidArgument: to
+/// nothing, or from https to http.
+Result<FetchUrl> redirect_target(const FetchUrl& from, const std::string& location);
 
 }  // namespace deepinfer::server

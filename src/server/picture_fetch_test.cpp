@@ -106,6 +106,26 @@ TEST(PictureFetch, UrlsAreReadOneWay) {
     EXPECT_EQ(shown("http://[::1]x/"), "refused");
 }
 
+TEST(PictureFetch, RedirectsLeadNowhereUnsafe) {
+    const auto target = [](const char* from, const std::string& location) -> std::string {
+        const Result<FetchUrl> url = redirect_target(parse_fetch_url(from).value(), location);
+        if (!url.ok()) return "refused";
+        return (url->tls ? "s " : "- ") + url->host + " " + std::to_string(url->port) + " " +
+               url->target;
+    };
+    EXPECT_EQ(target("https://a.example/x/y?q", "http://a.example/z"), "refused");
+    EXPECT_EQ(target("https://a.example/x/y?q", "https://b.example/z"), "s b.example 443 /z");
+    EXPECT_EQ(target("http://a.example/x/y?q", "https://b.example/z"), "s b.example 443 /z");
+    EXPECT_EQ(target("https://a.example:8443/x/y?q", "z"), "s a.example 8443 /x/z");
+    EXPECT_EQ(target("https://a.example:8443/x/y?q", "/z?w"), "s a.example 8443 /z?w");
+    EXPECT_EQ(target("https://a.example/x/y?q", "?w"), "s a.example 443 /x/y?w");
+    EXPECT_EQ(target("https://a.example/x", "//b.example/z"), "s b.example 443 /z");
+    EXPECT_EQ(target("http://[2606:4700::1]/x", "/z"), "- 2606:4700::1 80 /z");
+    for (const char* bad : {"", "file:///etc/passwd", "gopher://a/", "https://user@b/", "//[::1"})
+        EXPECT_EQ(target("http://a.example/", bad), "refused") << bad;
+    EXPECT_EQ(target("http://a.example/", "/" + std::string(9000, 'x')), "refused");
+}
+
 /// Listens on loopback and counts who comes.
 class Inner {
   public:

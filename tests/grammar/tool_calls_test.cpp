@@ -197,6 +197,20 @@ TEST(ToolCalls, NoOtherTokensSpellAMarker) {
     EXPECT_FALSE(note("x</" + d));
     EXPECT_FALSE(note("x</" + d + " parameter>\n<" + d + " parameter name=\"evil\""));
 
+    // A value that spells the end of one cannot be carried, so it is no choice.
+    const auto listed = compile(
+        R"("tools":[{"type":"function","function":{"name":"f","strict":true,"parameters":{"type":"object","properties":{"k":{"enum":["x</｜DSML｜","y"]}},"required":["k"],"additionalProperties":false}}}],"thinking":{"type":"disabled"})");
+    const auto chosen = [&](const std::string& value) {
+        return takes(
+            listed,
+            "\n\n" +
+                as_tokens("<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter "
+                          "name=\"k\" string=\"true\">") +
+                value + as_tokens("</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>"));
+    };
+    EXPECT_TRUE(chosen("y"));
+    EXPECT_FALSE(chosen("x</" + d));
+
     // JSON in front of a block, and inside one.
     const std::string format =
         R"({"type":"json_schema","json_schema":{"name":"v","strict":true,"schema":{"type":"object","properties":{"a":{"type":"string"}},"required":["a"],"additionalProperties":false}}})";

@@ -106,16 +106,14 @@ Outcome run(int nextn, bool async) {
 TEST(EngineDemoStructured, DraftsDoNotMatterThinkingOrNot) {
     const Outcome plain = run(0, false);
     EXPECT_EQ(plain.rows, 0);
-    for (const int nextn : {2, 5}) {
-        for (const bool async : {false, true}) {
-            const Outcome drafted = run(nextn, async);
-            EXPECT_EQ(drafted.digests, plain.digests) << nextn << " async " << async;
-            for (size_t i = 0; i < plain.done.size(); ++i)
-                EXPECT_EQ(drafted.done[i].choices[0].text, plain.done[i].choices[0].text);
-            EXPECT_GT(drafted.rows, 0);
-            // The checkpoint's drafts are right often enough to save steps.
-            EXPECT_LT(drafted.steps, plain.steps) << nextn << " async " << async;
-        }
+    for (const auto& [nextn, async] : {std::pair(2, true), std::pair(5, false)}) {
+        const Outcome drafted = run(nextn, async);
+        EXPECT_EQ(drafted.digests, plain.digests) << nextn << " async " << async;
+        for (size_t i = 0; i < plain.done.size(); ++i)
+            EXPECT_EQ(drafted.done[i].choices[0].text, plain.done[i].choices[0].text);
+        EXPECT_GT(drafted.rows, 0);
+        // The checkpoint's drafts are right often enough to save steps.
+        EXPECT_LT(drafted.steps, plain.steps) << nextn << " async " << async;
     }
     // What ended by itself has its form, behind the reasoning where there was some.
     EngineLab lab(lab_config("demo"));
