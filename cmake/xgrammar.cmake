@@ -10,5 +10,6 @@ target_include_directories(deepinfer_xgrammar SYSTEM PUBLIC ${dir}/include ${dir
                            PRIVATE ${dir}/3rdparty/picojson)
 target_compile_definitions(deepinfer_xgrammar PRIVATE XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_ENABLE_INTERNAL_CHECK=0)
 target_compile_options(deepinfer_xgrammar PRIVATE -O2 -w)
-target_link_libraries(deepinfer_xgrammar PUBLIC Threads::Threads)
+# base: our patch ticks a WorkBudget in the loops that hostile grammars make long.
+target_link_libraries(deepinfer_xgrammar PUBLIC Threads::Threads deepinfer_base)
 set_target_properties(deepinfer_xgrammar PROPERTIES CXX_STANDARD 17 CXX_CLANG_TIDY "")

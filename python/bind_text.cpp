@@ -54,8 +54,15 @@ class Parser {
            bool json,
            std::vector<std::string> stop,
            bool parallel_tool_calls,
+           bool calls_in_reasoning,
            bool compat)
-        : parser_(options(start, tools, json, std::move(stop), parallel_tool_calls, compat)) {}
+        : parser_(options(start,
+                          tools,
+                          json,
+                          std::move(stop),
+                          parallel_tool_calls,
+                          calls_in_reasoning,
+                          compat)) {}
 
     nb::list push(const nb::object& piece) {
         std::vector<recipe::Delta> deltas;
@@ -80,6 +87,7 @@ class Parser {
                                           bool json,
                                           std::vector<std::string> stop,
                                           bool parallel_tool_calls,
+                                          bool calls_in_reasoning,
                                           bool compat) {
         using recipe::ParserStart;
         static constexpr std::pair<std::string_view, ParserStart> kStarts[] = {
@@ -94,6 +102,7 @@ class Parser {
         o.json = json;
         o.stop = std::move(stop);
         o.parallel_tool_calls = parallel_tool_calls;
+        o.calls_in_reasoning = calls_in_reasoning;
         o.compat = compat;
         for (const auto& [name, value] : kStarts) {
             if (name != start) continue;
@@ -199,13 +208,14 @@ void bind_text(nb::module_& module) {
         "tokenizer"_a.none(),
         "line"_a);
     nb::class_<Parser>(module, "StreamParser")
-        .def(nb::init<std::string_view, bool, bool, std::vector<std::string>, bool, bool>(),
+        .def(nb::init<std::string_view, bool, bool, std::vector<std::string>, bool, bool, bool>(),
              "start"_a = "content",
              nb::kw_only(),
              "tools"_a = true,
              "json"_a = false,
              "stop"_a = std::vector<std::string>(),
              "parallel_tool_calls"_a = true,
+             "calls_in_reasoning"_a = true,
              "compat"_a = false)
         .def("push", &Parser::push, "piece"_a)
         .def("finish", &Parser::finish, "reason"_a.none() = "stop")

@@ -91,7 +91,8 @@ struct EngineStats {
 
 /// Facts of the loaded checkpoint.
 struct ModelInfo {
-    int64_t vocab_size = 0;  ///< width of the logits
+    int64_t vocab_size = 0;     ///< width of the logits
+    int64_t num_token_ids = 0;  ///< ids that mean a token; the others are never generated
     int64_t num_hidden_layers = 0;
     int64_t max_position_embeddings = 0;
     int64_t sliding_window = 0;
@@ -145,6 +146,10 @@ class Engine {
     /// Returns the number of blocks that only the cache held. kUnavailable: the engine is stopping.
     /// Waits for the step that runs. Not from a callback.
     Result<int64_t> flush_prefix_cache();
+
+    /// Whether submit() finds this constraint compiled (or refused) already; otherwise it takes up
+    /// to 5 s of processor time on the caller's thread, and waits its turn for that.
+    bool constraint_is_ready(const StructuredOutputArgs& args) const;
 
     const Tokenizer& tokenizer() const;
     /// The configuration with every default resolved.

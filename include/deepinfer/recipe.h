@@ -154,7 +154,10 @@ enum class ParserStart { kContent, kReasoning, kReasoningContinued, kContentCont
 
 struct ParsingOptions {
     ParserStart start = ParserStart::kContent;
-    bool tools = true;                ///< recognise tool calls
+    bool tools = true;  ///< recognise tool calls
+    /// Calls may begin in reasoning (a model that forgot </think>). False where calls have a
+    /// constraint, which begins behind it: markup in front is reasoning like any other.
+    bool calls_in_reasoning = true;
     bool json = false;                ///< JSON mode: text around the JSON becomes one blank
     std::vector<std::string> stop;    ///< stop sequences; empty ones are ignored
     bool parallel_tool_calls = true;  ///< false: the answer ends with its first call

@@ -137,6 +137,8 @@ class InferenceBackend {
     virtual const ModelInfo& model_info() const = 0;
     virtual EngineStats stats() const = 0;
     virtual Result<int64_t> flush_prefix_cache() = 0;
+    /// Whether submit() need not compile this constraint first.
+    virtual bool constraint_is_ready(const StructuredOutputArgs&) const { return true; }
 };
 
 std::unique_ptr<InferenceBackend> engine_backend(std::unique_ptr<Engine> engine);

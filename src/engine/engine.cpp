@@ -5,6 +5,7 @@
 // the steps (threaded_executor.cpp). Read next: step_loop.h, scheduler.h, model_runner.h.
 #include "deepinfer/engine.h"
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdio>
 #include <map>
@@ -50,6 +51,7 @@ struct Engine::Impl {
     std::thread thread;
     std::once_flag vocabulary_made;  ///< of the first constrained request: 0.1 s, 40 MB
     std::unique_ptr<grammar::ConstraintCompiler> constraints;
+    std::atomic<bool> constraints_made{false};
 
     Status constrain(const Request& request, SubmittedRequest* to);
     void run();
@@ -275,6 +277,7 @@ Status Engine::Impl::constrain(const Request& request, SubmittedRequest* to) {
             grammar::Vocabulary::of(
                 *parts->tokenizer, parts->info.vocab_size, parts->info.eos_token_id),
             config);
+        constraints_made = true;
     });
     const Result<grammar::CompiledConstraint> compiled = constraints->get(args, request.tenant);
     if (!compiled.ok()) return compiled.status();
@@ -367,6 +370,10 @@ Result<int64_t> Engine::flush_prefix_cache() {
     e.wake.notify_one();
     e.flushed.wait(lock, [&] { return e.flushes_done >= mine; });
     return e.flushed_blocks;
+}
+
+bool Engine::constraint_is_ready(const StructuredOutputArgs& args) const {
+    return impl_->constraints_made && impl_->constraints->ready(args);
 }
 
 void Engine::wait_idle() {

@@ -5,25 +5,15 @@
 #include <mutex>
 #include <thread>
 
-#include "backends/cpu/cpu_backend.h"
-#include "backends/ref/ref_backend.h"
 #include "deepinfer/engine.h"
-#include "support/golden_file.h"
+#include "support/demo_engine.h"
 
 namespace deepinfer {
 namespace {
 
 std::unique_ptr<Engine> make_engine(bool async) {
-    static std::once_flag once;
-    std::call_once(once, [] {
-        register_cpu_backend();
-        register_ref_backends();
-    });
-    EngineConfig c;
-    c.model_dir = testing::checkpoint_path("demo");
-    c.threads = 2;
+    EngineConfig c = testing::demo_engine_config();
     c.max_num_seqs = 4;
-    c.max_num_batched_tokens = 64;
     c.max_model_len = 1024;
     c.async_scheduling = async;
     return Engine::create(c).value();

@@ -376,6 +376,8 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineConfig& reque
     running.nextn = c.nextn;
     running.rule = *parse_spec_rule(c.spec_sampling);
     running.encoder = parts->encoder.get();
+    running.num_ids =
+        std::clamp<int64_t>(parts->tokenizer->vocab_size(), m.eos_token_id + 1, m.vocab_size);
     parts->runner =
         std::make_unique<ModelRunner>(*parts->model, parts->cache->view(), running, parts->clock);
     parts->runner->set_draft_override(hooks.drafts);
@@ -391,6 +393,7 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineConfig& reque
     }
 
     parts->info.vocab_size = m.vocab_size;
+    parts->info.num_token_ids = running.num_ids;
     parts->info.num_hidden_layers = m.num_hidden_layers;
     parts->info.max_position_embeddings = m.max_position_embeddings;
     parts->info.sliding_window = m.sliding_window;

@@ -11,29 +11,15 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "backends/cpu/cpu_backend.h"
-#include "backends/ref/ref_backend.h"
 #include "support/case_file.h"
+#include "support/demo_engine.h"
 #include "support/golden_file.h"
 #include "support/scratch_dir.h"
 
 namespace deepinfer {
 namespace {
 
-EngineConfig demo_config() {
-    static std::once_flag once;
-    std::call_once(once, [] {
-        register_cpu_backend();
-        register_ref_backends();
-    });
-    EngineConfig c;
-    c.model_dir = testing::checkpoint_path("demo");
-    c.threads = 2;
-    c.max_num_seqs = 8;
-    c.max_num_batched_tokens = 64;
-    c.max_model_len = 512;
-    return c;
-}
+const auto demo_config = testing::demo_engine_config;
 
 /// One engine for all tests that only ask it things.
 Engine& shared_engine() {

@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "base/check.h"
+#include "base/work_budget.h"
 
 namespace deepinfer {
 namespace {
@@ -19,6 +20,9 @@ int64_t clock_us(clockid_t clock) {
 
 /// Row 0 from the committed state, row j as if drafts 1 to j were accepted; the state stays.
 void fill_rows(MaskJob& job, const MaskBudget& budget) {
+    constexpr int64_t kNsPerUs = 1000;
+    WorkBudget work(budget.most_us * kNsPerUs);  // a form that heeds it ends there
+    const WorkBudget::Scope scope(&work);
     const int64_t before = clock_us(CLOCK_THREAD_CPUTIME_ID);
     TokenConstraint& form = *job.form;
     job.rows.push_back(form.mask());

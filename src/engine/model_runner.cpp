@@ -19,7 +19,7 @@ ModelRunner::ModelRunner(DeepseekV41& model,
       options_(options),
       copier_(model.backend().device(), cache),
       clock_(clock),
-      sampler_(model.config().vocab_size, {options.eos_token_id}),
+      sampler_(model.config().vocab_size, {options.eos_token_id}, row_kernels(), options.num_ids),
       proposer_(model, cache, sampler_, options.rule, options.eos_token_id),
       verifier_(sampler_, options.rule, options.eos_token_id),
       device_sampler_(model) {
@@ -225,7 +225,8 @@ Status ModelRunner::fetch(const Tensor& logits) {
     bool needs_logits = !constrained_jobs_.empty() || !score_jobs_.empty();
     for (SampleJob& job : free_jobs_) {
         const SlotState& slot = slot_of(plan_->chunks[job.chunk]);
-        if (!device_sampler_.works() || !device_sampler_.takes(*slot.plan, slot.history) ||
+        if (!device_sampler_.works() || sampler_.num_ids() < sampler_.vocab() ||
+            !device_sampler_.takes(*slot.plan, slot.history) ||
             !verifier_.takes_choices(proposals_[job.chunk])) {
             needs_logits = true;
             continue;

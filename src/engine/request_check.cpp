@@ -34,7 +34,7 @@ Status check_request(const Request& request, const ModelInfo& info, int32_t imag
                       "cache_salt has " + std::to_string(request.cache_salt.size()) +
                           " bytes, expected at most " + std::to_string(kMaxSaltBytes));
     }
-    DI_RETURN_IF_ERROR(request.sampling.validate(info.vocab_size));
+    DI_RETURN_IF_ERROR(request.sampling.validate(info.num_token_ids));
     if (request.sampling.prompt_logprobs && request.sampling.logprob_mode != LogprobMode::kRaw) {
         return Status(StatusCode::kUnimplemented,
                       "prompt_logprobs with logprob_mode processed: this version reports raw ones");

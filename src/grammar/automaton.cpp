@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/check.h"
+#include "base/work_budget.h"
 
 namespace deepinfer::grammar {
 namespace {
@@ -160,6 +161,7 @@ std::vector<Automaton::State> subsets(const Nfa& nfa, const Limits& limits) {
         std::map<int, int> active;
         for (size_t k = 0; k < borders.size();) {
             const uint32_t at = borders[k].first;
+            WorkBudget::tick();
             for (; k < borders.size() && borders[k].first == at; ++k) {
                 const int to = borders[k].second;
                 if (to >= 0) {
@@ -204,6 +206,7 @@ Automaton Automaton::words(const std::vector<std::string>& words, const Limits& 
     for (const std::string& w : words) {
         size_t s = 0;
         for (const uint32_t c : code_points(w)) {
+            WorkBudget::tick();
             auto& edges = states[s].edges;
             const auto it =
                 std::find_if(edges.begin(), edges.end(), [c](const Edge& e) { return e.lo == c; });
@@ -283,6 +286,7 @@ Automaton Automaton::combine(const Automaton& o, SetOperation op, const Limits& 
         size_t x = 0, y = 0;
         uint32_t at = 0;
         while (x < ea.size() || y < eb.size()) {
+            WorkBudget::tick();
             while (x < ea.size() && ea[x].hi < at) ++x;
             while (y < eb.size() && eb[y].hi < at) ++y;
             if (x >= ea.size() && y >= eb.size()) break;
@@ -406,6 +410,7 @@ void Automaton::minimise() {
         for (size_t i = 0; i < n; ++i) {
             if (!useful[i]) continue;
             Signature sig{cls[i], {}};
+            WorkBudget::tick();
             uint32_t at = 0;
             for (const Edge& e : states_[i].edges) {
                 if (!useful[static_cast<size_t>(e.to)]) continue;

@@ -19,17 +19,25 @@ CharSet name_characters() {
 }  // namespace
 
 ExprId JsonWriter::raw_text(const StringPart& part) {
+    // The parser of calls ends a value at this spelling, token or not.
+    const std::string end = "</｜DSML｜";
     if (part.list) {
         std::vector<ExprId> ways;
-        for (const std::string& s : part.values()) ways.push_back(p_.literal(s));
+        for (const std::string& s : part.values()) {
+            if (s.find(end) == std::string::npos) ways.push_back(p_.literal(s));
+        }
         return p_.choice(std::move(ways));
     }
-    if (part.conditions.empty()) {
-        const ExprId any = p_.chars(CharSet::universe());
+    if (part.conditions.empty() && !(part.min == 0 && part.max == StringPart::kNoEnd)) {
+        // Counted characters are cheap as long as it is one class: here without the bar.
+        const ExprId any = p_.chars(CharSet::universe().minus(CharSet::one(0xFF5C)));
         return p_.repeat(any, static_cast<int>(part.min), static_cast<int>(part.max));
     }
+    const Limits& limits = algebra_.limits();
     const auto one = [this](const CharSet& s) { return std::vector<ExprId>{p_.chars(s)}; };
-    return part.language(algebra_.limits()).expr(p_, one, p_.empty(), "text");
+    return part.language(limits)
+        .combine(Automaton::search(Regex::text(end), limits), SetOperation::kMinus, limits)
+        .expr(p_, one, p_.empty(), "text");
 }
 
 ExprId JsonWriter::parameter(ExprId name, const Conjunction& c) {

@@ -1,7 +1,9 @@
 #include "grammar/constraint_compiler.h"
 
+#include <algorithm>
 #include <chrono>
 
+#include "base/work_budget.h"
 #include "deepinfer/structured_output.h"
 #include "grammar/lowering.h"
 
@@ -22,6 +24,24 @@ ConstraintCompiler::ConstraintCompiler(std::shared_ptr<const Vocabulary> vocabul
 ConstraintCompiler::~ConstraintCompiler() = default;
 
 void ConstraintCompiler::compile(const StructuredOutputArgs& args, Entry* entry) {
+    constexpr int64_t kNsPerMs = 1'000'000;
+    WorkBudget budget(config_.compile_ms * kNsPerMs, static_cast<int64_t>(config_.work_bytes));
+    const WorkBudget::Scope scope(&budget);
+    try {
+        lower_and_compile(args, entry);
+    } catch (const WorkBudgetExceeded& e) {
+        const bool time = e.which() == WorkBudgetExceeded::What::kTime;
+        entry->value = {};
+        entry->bytes = 0;
+        entry->status =
+            Status(StatusCode::kResourceExhausted,
+                   "so_args: compiling the constraint takes more than " +
+                       (time ? std::to_string(config_.compile_ms) + " ms of processor time"
+                             : std::to_string(config_.work_bytes) + " bytes of memory"));
+    }
+}
+
+void ConstraintCompiler::lower_and_compile(const StructuredOutputArgs& args, Entry* entry) {
     std::string ebnf;
     try {
         Lowered lowered = lower(args, config_.limits);
@@ -49,12 +69,41 @@ void ConstraintCompiler::compile(const StructuredOutputArgs& args, Entry* entry)
     entry->value.grammar = std::move(grammar).value();
 }
 
+std::string ConstraintCompiler::key_of(StructuredOutputArgs args) const {
+    args.in_reasoning = false;  // where it begins is the matcher's business
+    return std::to_string(vocabulary_->fingerprint()) + structured_output_to_json(args);
+}
+
+bool ConstraintCompiler::ready(const StructuredOutputArgs& args) const {
+    const std::string key = key_of(args);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto known = index_.find(key);
+    return known != index_.end() && known->second->done;
+}
+
+const ConstraintCompiler::Entry* ConstraintCompiler::next() const {
+    if (running_ >= config_.max_parallel) return nullptr;
+    const int most = std::max(1, config_.max_parallel - 1);
+    const Entry* best = nullptr;
+    const Tenant* of_best = nullptr;
+    for (const EntryPtr& entry : line_) {
+        const Tenant& t = tenants_.at(entry->tenant);
+        if (t.running >= most) continue;
+        if (of_best != nullptr && t.served_last >= of_best->served_last) continue;
+        best = entry.get();
+        of_best = &t;
+    }
+    return best;
+}
+
+void ConstraintCompiler::forget_idle(const std::string& tenant) {
+    const auto it = tenants_.find(tenant);
+    if (it->second.entries == 0 && it->second.waiting == 0) tenants_.erase(it);
+}
+
 Result<CompiledConstraint> ConstraintCompiler::get(const StructuredOutputArgs& args,
                                                    const std::string& tenant) {
-    StructuredOutputArgs plain = args;
-    plain.in_reasoning = false;  // where it begins is the matcher's business
-    const std::string key =
-        std::to_string(vocabulary_->fingerprint()) + structured_output_to_json(plain);
+    const std::string key = key_of(args);
     std::unique_lock<std::mutex> lock(mutex_);
     const auto known = index_.find(key);
     if (known != index_.end()) {
@@ -67,20 +116,25 @@ Result<CompiledConstraint> ConstraintCompiler::get(const StructuredOutputArgs& a
         if (!entry->status.ok()) return entry->status;
         return entry->value;
     }
-    int& waiting = tenant_waiting_[tenant];
-    if (waiting >= config_.max_waiting) {
+    Tenant& mine = tenants_[tenant];  // stays while it waits
+    if (mine.waiting >= config_.max_waiting) {
         return Status(StatusCode::kQueueFull,
-                      "so_args: " + std::to_string(waiting) +
+                      "so_args: " + std::to_string(mine.waiting) +
                           " constraints of this tenant are being compiled");
     }
-    ++waiting;
+    ++mine.waiting;
     ++stats_.misses;
     const auto entry = std::make_shared<Entry>();
     entry->key = key;
     entry->tenant = tenant;
     index_[key] = entry;
-    changed_.wait(lock, [&] { return running_ < config_.max_parallel; });
+    line_.push_back(entry);
+    changed_.wait(lock, [&] { return next() == entry.get(); });
+    line_.remove(entry);
     ++running_;
+    ++mine.running;
+    mine.served_last = ++served_;
+    changed_.notify_all();  // there may be room for one more
     lock.unlock();
     const auto before = std::chrono::steady_clock::now();
     compile(args, entry.get());
@@ -89,12 +143,14 @@ Result<CompiledConstraint> ConstraintCompiler::get(const StructuredOutputArgs& a
                            .count();
     lock.lock();
     --running_;
-    if (--tenant_waiting_[tenant] == 0) tenant_waiting_.erase(tenant);
+    --mine.running;
+    --mine.waiting;
     entry->done = true;
     stats_.compile_us += us;
     stats_.compile_us_max = std::max(stats_.compile_us_max, us);
     if (!entry->status.ok()) ++stats_.refused;
     keep(entry);
+    forget_idle(tenant);
     changed_.notify_all();
     if (!entry->status.ok()) return entry->status;
     return entry->value;
@@ -106,28 +162,41 @@ void ConstraintCompiler::keep(const EntryPtr& entry) {
     order_.push_front(entry);
     entry->place = order_.begin();
     bytes_ += entry->bytes;
-    tenant_bytes_[entry->tenant] += entry->bytes;
-    // The tenant's own oldest first, then the oldest of all. What is in use stays alive with its
-    // users.
-    for (auto it = std::prev(order_.end());
-         it != order_.begin() && tenant_bytes_[entry->tenant] > config_.tenant_bytes;) {
-        const auto here = it--;
-        if ((*here)->tenant == entry->tenant) drop(here);
+    Tenant& mine = tenants_[entry->tenant];
+    mine.bytes += entry->bytes;
+    ++mine.entries;
+    // What is in use stays alive with its users. The newest stays.
+    while (mine.bytes > config_.tenant_bytes && drop_oldest_of(&entry->tenant)) {
     }
-    while (order_.size() > 1 &&
-           (bytes_ > config_.cache_bytes || order_.size() > config_.cache_entries))
-        drop(std::prev(order_.end()));
+    while (bytes_ > config_.cache_bytes && drop_from_largest(&Tenant::bytes)) {
+    }
+    while (order_.size() > config_.cache_entries && drop_from_largest(&Tenant::entries)) {
+    }
 }
 
-void ConstraintCompiler::drop(std::list<EntryPtr>::iterator it) {
-    const EntryPtr entry = *it;
-    bytes_ -= entry->bytes;
-    auto& of_tenant = tenant_bytes_[entry->tenant];
-    of_tenant -= entry->bytes;
-    if (of_tenant == 0) tenant_bytes_.erase(entry->tenant);
-    index_.erase(entry->key);
-    order_.erase(it);
-    ++stats_.evicted;
+bool ConstraintCompiler::drop_from_largest(size_t Tenant::*share) {
+    const auto less = [share](const auto& a, const auto& b) {
+        return a.second.*share < b.second.*share;
+    };
+    const std::string largest = std::max_element(tenants_.begin(), tenants_.end(), less)->first;
+    return drop_oldest_of(&largest) || drop_oldest_of(nullptr);
+}
+
+bool ConstraintCompiler::drop_oldest_of(const std::string* tenant) {
+    for (auto it = std::prev(order_.end()); it != order_.begin(); --it) {
+        const EntryPtr entry = *it;
+        if (tenant != nullptr && entry->tenant != *tenant) continue;
+        Tenant& its = tenants_[entry->tenant];
+        bytes_ -= entry->bytes;
+        its.bytes -= entry->bytes;
+        --its.entries;
+        index_.erase(entry->key);
+        order_.erase(it);
+        ++stats_.evicted;
+        forget_idle(entry->tenant);
+        return true;
+    }
+    return false;
 }
 
 CompilerStats ConstraintCompiler::stats() const {

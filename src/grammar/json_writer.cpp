@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "base/work_budget.h"
+
 namespace deepinfer::grammar {
 namespace {
 
@@ -31,14 +33,27 @@ ExprId JsonText::shared(RuleId* rule, const char* name, ExprId (JsonText::*body)
 
 namespace {
 
-CharSet must_be_escaped() {
+constexpr uint32_t kBar = 0xFF5C;  ///< of the spelling of markers
+constexpr const char* kEscapedBar = "\\uff5c";
+
+}  // namespace
+
+CharSet JsonText::must_be_escaped() const {
     CharSet s = CharSet::of(0, 0x1F);
     s.add('"', '"');
     s.add('\\', '\\');
+    if (between_markup_) s.add(kBar, kBar);
     return s;
 }
 
-}  // namespace
+std::string JsonText::quoted(const std::string& value) const {
+    std::string text = quote_json(value);
+    if (!between_markup_) return text;
+    const std::string bar = utf8_of(kBar);
+    for (size_t at = 0; (at = text.find(bar, at)) != std::string::npos;)
+        text.replace(at, bar.size(), kEscapedBar);
+    return text;
+}
 
 ExprId JsonText::any_escape() {
     const ExprId h = p_.chars(set_of("0123456789ABCDEFabcdef"));
@@ -81,6 +96,7 @@ std::vector<ExprId> JsonText::character(const CharSet& set) {
             letters.add(static_cast<uint8_t>(letter), static_cast<uint8_t>(letter));
     }
     if (!letters.empty()) ways.push_back(p_.sequence({p_.literal("\\"), p_.chars(letters)}));
+    if (between_markup_ && set.contains(kBar)) ways.push_back(p_.literal(kEscapedBar));
     for (uint32_t high = 0; high < 2; ++high) {
         CharSet low;
         for (uint32_t c = high * 16; c < high * 16 + 16; ++c) {
@@ -185,8 +201,11 @@ ExprId JsonText::colon() {
 
 // ------------------------------------------------------------------ values
 
-JsonWriter::JsonWriter(SchemaAlgebra& algebra, Productions& p, bool any_whitespace)
-    : algebra_(algebra), p_(p), text_(p, any_whitespace) {}
+JsonWriter::JsonWriter(SchemaAlgebra& algebra,
+                       Productions& p,
+                       bool any_whitespace,
+                       bool between_markup)
+    : algebra_(algebra), p_(p), text_(p, any_whitespace, between_markup) {}
 
 RuleId JsonWriter::whole() {
     const ExprId e = value(algebra_.whole());
@@ -256,7 +275,7 @@ ExprId JsonWriter::number(const NumberPart& part) {
 ExprId JsonWriter::string(const StringPart& part) {
     if (part.list) {
         std::vector<ExprId> ways;
-        for (const std::string& s : part.values()) ways.push_back(p_.literal(quote_json(s)));
+        for (const std::string& s : part.values()) ways.push_back(p_.literal(text_.quoted(s)));
         return p_.choice(std::move(ways));
     }
     if (part.conditions.empty()) return text_.bounded_string(part.min, part.max);
@@ -407,13 +426,13 @@ bool JsonWriter::finite_values(const Conjunction& c, size_t most, std::vector<st
     }
     for (const StringPart& p : f.strings) {
         if (p.list) {
-            for (const std::string& s : p.values()) out->push_back(quote_json(s));
+            for (const std::string& s : p.values()) out->push_back(text_.quoted(s));
             continue;
         }
         if (p.plain()) return false;
         const Automaton a = p.language(algebra_.limits());
         if (!a.count(most)) return false;
-        for (const std::string& s : a.list(most)) out->push_back(quote_json(s));
+        for (const std::string& s : a.list(most)) out->push_back(text_.quoted(s));
     }
     for (const ItemForm& a : f.arrays) {
         if (a.max != 0) return false;
@@ -503,6 +522,7 @@ std::vector<std::pair<Automaton, Conjunction>> JsonWriter::open_keys(const Membe
         }
         std::vector<std::pair<Automaton, Conjunction>> next;
         for (auto& [keys, value] : classes) {
+            WorkBudget::tick();
             Automaton in = keys.combine(covered, SetOperation::kAnd, limits);
             Automaton out = keys.combine(covered, SetOperation::kMinus, limits);
             if (!in.empty()) {
@@ -544,7 +564,7 @@ ExprId JsonWriter::object(const MemberForm& form) {
         }
         num_required += required;
         members.push_back(
-            {p_.sequence({p_.literal(quote_json(k)), text_.colon(), value(c)}), required});
+            {p_.sequence({p_.literal(text_.quoted(k)), text_.colon(), value(c)}), required});
     }
     if (members.size() > kMostMembers && num_required < static_cast<int64_t>(members.size())) {
         refuse(form.pointer,

@@ -22,7 +22,10 @@ class JsonText {
     /// library counts characters of a class without a state for each, but nothing else.
     static constexpr int64_t kCountedWithEscapes = 12;
 
-    JsonText(Productions& p, bool any_whitespace) : p_(p), any_whitespace_(any_whitespace) {}
+    /// between_markup: the text stands between markers of tool calls, which their parser finds by
+    /// their spelling, token or not; so no string spells one (U+FF5C is written as an escape).
+    JsonText(Productions& p, bool any_whitespace, bool between_markup)
+        : p_(p), any_whitespace_(any_whitespace), between_markup_(between_markup) {}
 
     /// The spellings that are offered for one character of a string whose value is in `set`.
     std::vector<ExprId> character(const CharSet& set);
@@ -30,6 +33,8 @@ class JsonText {
     /// A string of min to max characters (max kNoMax: any number).
     ExprId bounded_string(int64_t min, int64_t max);
     ExprId string_of(const Automaton& language);
+    /// Its JSON text.
+    std::string quoted(const std::string& value) const;
     ExprId any_number();
     ExprId any_integer();
     ExprId blanks();
@@ -38,6 +43,7 @@ class JsonText {
     Productions& productions() { return p_; }
 
   private:
+    CharSet must_be_escaped() const;
     ExprId shared(RuleId* rule, const char* name, ExprId (JsonText::*body)());
     ExprId any_escape();
     ExprId tail_body();
@@ -49,14 +55,14 @@ class JsonText {
     ExprId blanks_body();
 
     Productions& p_;
-    const bool any_whitespace_;
+    const bool any_whitespace_, between_markup_;
     std::map<std::pair<int64_t, int64_t>, RuleId> tails_;
     RuleId tail_ = -1, escape_ = -1, string_ = -1, number_ = -1, integer_ = -1, blanks_ = -1;
 };
 
 class JsonWriter {
   public:
-    JsonWriter(SchemaAlgebra& algebra, Productions& p, bool any_whitespace);
+    JsonWriter(SchemaAlgebra& algebra, Productions& p, bool any_whitespace, bool between_markup);
 
     /// The rule of the whole schema's values.
     RuleId whole();
@@ -83,6 +89,7 @@ class JsonWriter {
     ExprId distinct_array(const ItemForm& form);
     ExprId object(const MemberForm& form);
     std::vector<std::pair<Automaton, Conjunction>> open_keys(const MemberForm& form);
+    /// Values as JSON text.
     bool finite_values(const Conjunction& c, size_t most, std::vector<std::string>* out);
 
     SchemaAlgebra& algebra_;

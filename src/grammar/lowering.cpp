@@ -41,6 +41,7 @@ namespace {
 ExprId write_schema(const std::string& text,
                     const StructuredOutputArgs& args,
                     bool as_parameters,
+                    bool between_markup,
                     Productions& p,
                     std::vector<Refusal>* notes,
                     const Limits& limits) {
@@ -48,7 +49,7 @@ ExprId write_schema(const std::string& text,
     const JsonNode* root = tree.parse(text, limits);
     SchemaAlgebra algebra(tree, root, args.strict, limits);
     algebra.check();
-    JsonWriter writer(algebra, p, args.any_whitespace);
+    JsonWriter writer(algebra, p, args.any_whitespace, between_markup);
     const RuleId whole = as_parameters ? p.rule("arguments", writer.parameters()) : writer.whole();
     writer.finish();
     notes->insert(notes->end(), algebra.notes().begin(), algebra.notes().end());
@@ -66,8 +67,9 @@ ExprId lower_schema(const std::string& text,
                     const StructuredOutputArgs& args,
                     Productions& p,
                     std::vector<Refusal>* notes,
-                    const Limits& limits) {
-    return write_schema(text, args, false, p, notes, limits);
+                    const Limits& limits,
+                    bool between_markup) {
+    return write_schema(text, args, false, between_markup, p, notes, limits);
 }
 
 ExprId lower_parameters(const std::string& text,
@@ -75,7 +77,7 @@ ExprId lower_parameters(const std::string& text,
                         Productions& p,
                         std::vector<Refusal>* notes,
                         const Limits& limits) {
-    return write_schema(text, args, true, p, notes, limits);
+    return write_schema(text, args, true, true, p, notes, limits);
 }
 
 ExprId lower_choice(const std::vector<std::string>& choices, Productions& p) {

@@ -28,11 +28,13 @@ ExprId lower_ebnf(const std::string& text,
                   const std::string& pointer,
                   Productions& p,
                   const Limits& limits);
+/// between_markup: as in JsonText.
 ExprId lower_schema(const std::string& text,
                     const StructuredOutputArgs& args,
                     Productions& p,
                     std::vector<Refusal>* notes,
-                    const Limits& limits);
+                    const Limits& limits,
+                    bool between_markup = false);
 /// The arguments of a tool call in DSML for a schema of objects.
 ExprId lower_parameters(const std::string& text,
                         const StructuredOutputArgs& args,

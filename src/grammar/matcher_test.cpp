@@ -1,16 +1,15 @@
 // Masks against an Earley recogniser of the test's own: on random grammars over a toy vocabulary a
 // bit is set exactly if the prefix with that token can still be completed, the end bit exactly if
-// it is a word. Rollback, reasoning in front, special tokens, the compiler's cache.
+// it is a word. Rollback, reasoning in front, special tokens, time that is spent.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
 #include <random>
 #include <set>
-#include <thread>
 
+#include "base/work_budget.h"
 #include "deepinfer/structured_output.h"
-#include "grammar/constraint_compiler.h"
 #include "grammar/lowering.h"
 #include "grammar/token_matcher.h"
 
@@ -418,62 +417,27 @@ TEST(TokenMatcher, MarkersAreTokensAndTheirSpellingIsText) {
     EXPECT_TRUE(m.complete());
 }
 
-TEST(ConstraintCompiler, CachesRefusesAndCounts) {
-    CompilerConfig config;
-    config.cache_entries = 3;
-    ConstraintCompiler compiler(Vocabulary::bytes(), config);
-    const auto get = [&](const std::string& regex, const std::string& tenant = "") {
-        return compiler.get(StructuredOutputArgs::of(Type::kRegex, regex), tenant);
-    };
-    const auto first = get("a+");
-    ASSERT_TRUE(first.ok());
-    EXPECT_EQ(get("a+")->grammar, first->grammar);
-    EXPECT_EQ(compiler.stats().hits, 1);
-    for (int i = 0; i < 2; ++i) {
-        const auto bad = get("(");
-        EXPECT_EQ(bad.status().code(), StatusCode::kInvalidArgument);
-        EXPECT_NE(bad.status().message().find("group"), std::string::npos);
+TEST(TokenMatcher, WorkThatIsSpentAllowsNothingAnyMore) {
+    // Ambiguous: what a token costs grows with the square of the text.
+    const auto grammar =
+        compile(Vocabulary::bytes(), Type::kEbnf, "root ::= root root | \"a\" | \"\"");
+    TokenMatcher m(grammar, false);
+    WorkBudget budget(30'000'000);
+    {
+        const WorkBudget::Scope scope(&budget);
+        constexpr int kMost = 20'000;
+        int taken = 0;
+        while (taken < kMost && m.accept('a')) ++taken;
+        EXPECT_GT(taken, 10);
+        EXPECT_LT(taken, kMost);
     }
-    EXPECT_EQ(compiler.stats().refused, 1);
-    EXPECT_EQ(compiler.stats().hits, 2);
-    for (const char* r : {"b", "c", "d"}) ASSERT_TRUE(get(r).ok());
-    EXPECT_EQ(compiler.stats().entries, 3);
-    EXPECT_EQ(compiler.stats().evicted, 2);
-    // The options that change the language are part of the key, where it begins is not.
-    StructuredOutputArgs schema = StructuredOutputArgs::of(Type::kJson, "{}");
-    const auto loose = compiler.get(schema);
-    schema.in_reasoning = true;
-    EXPECT_EQ(compiler.get(schema)->grammar, loose->grammar);
-    schema.any_whitespace = false;
-    EXPECT_NE(compiler.get(schema)->grammar, loose->grammar);
-}
-
-TEST(ConstraintCompiler, TenantsHaveTheirShare) {
-    CompilerConfig config;
-    config.tenant_bytes = 1;  // nothing but the newest stays
-    ConstraintCompiler compiler(Vocabulary::bytes(), config);
-    const auto get = [&](const std::string& regex, const std::string& tenant) {
-        return compiler.get(StructuredOutputArgs::of(Type::kRegex, regex), tenant)->grammar;
-    };
-    const auto quiet = get("q", "quiet");
-    for (int i = 0; i < 10; ++i) get("n" + std::to_string(i), "noisy");
-    EXPECT_EQ(get("q", "quiet"), quiet);
-    EXPECT_EQ(compiler.stats().entries, 2);
-}
-
-TEST(ConstraintCompiler, OneCompilationForAllThatAsk) {
-    ConstraintCompiler compiler(Vocabulary::bytes());
-    std::vector<std::thread> threads;
-    std::vector<std::shared_ptr<const CompiledGrammar>> got(8);
-    for (auto& g : got) {
-        threads.emplace_back([&compiler, &g] {
-            g = compiler.get(StructuredOutputArgs::of(Type::kJson, R"({"type":"object"})"))
-                    ->grammar;
-        });
-    }
-    for (std::thread& t : threads) t.join();
-    for (const auto& g : got) EXPECT_EQ(g, got[0]);
-    EXPECT_EQ(compiler.stats().misses, 1);
+    EXPECT_TRUE(budget.over());
+    EXPECT_LT(budget.spent_ns(), 300'000'000);
+    EXPECT_EQ(m.mask(), std::vector<uint32_t>(9, 0));
+    EXPECT_FALSE(m.accept('a'));
+    EXPECT_FALSE(m.complete());
+    m.rollback(1);
+    EXPECT_EQ(m.mask(), std::vector<uint32_t>(9, 0));
 }
 
 }  // namespace

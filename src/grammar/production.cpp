@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "base/check.h"
+#include "base/work_budget.h"
 
 namespace deepinfer::grammar {
 namespace {
@@ -49,6 +50,9 @@ void write_class(const CharSet& set, std::string* out) {
 }  // namespace
 
 ExprId Productions::add(Expr e) {
+    WorkBudget::tick();
+    WorkBudget::take_bytes(
+        static_cast<int64_t>(sizeof(Expr) + e.text.size() + e.parts.size() * sizeof(ExprId)));
     exprs_.push_back(std::move(e));
     return static_cast<ExprId>(exprs_.size() - 1);
 }
@@ -152,6 +156,7 @@ RuleId Productions::rule(std::string name_hint, ExprId body) {
 }
 
 bool Productions::productive(ExprId id, const std::vector<bool>& rules) const {
+    WorkBudget::tick();
     const Expr& e = at(id);
     const auto good = [&](ExprId p) { return productive(p, rules); };
     switch (e.kind) {
@@ -243,6 +248,7 @@ std::vector<bool> Productions::reached() const {
 }
 
 size_t Productions::size_of(ExprId id) const {
+    WorkBudget::tick();
     const Expr& e = at(id);
     size_t n = 1;
     if (e.kind == Kind::kLiteral) n = e.text.size();
@@ -254,7 +260,9 @@ size_t Productions::size_of(ExprId id) const {
         const int copies = e.max == kNoMax ? std::max(1, e.min) : e.max;
         n *= static_cast<size_t>(std::min(copies, kUnrolled * 2));
     }
-    return n;
+    // Nested repetitions must not come round to a small number.
+    constexpr size_t kEnough = size_t{1} << 40;
+    return std::min(n, kEnough);
 }
 
 size_t Productions::size() const {
@@ -287,6 +295,7 @@ std::string Productions::rule_name(RuleId r) const {
 
 // binding: 0 choice allowed, 1 sequence allowed, 2 one element wanted
 void Productions::write(ExprId id, int binding, std::string* out) const {
+    WorkBudget::tick();
     const Expr& e = at(id);
     switch (e.kind) {
         case Kind::kLiteral:

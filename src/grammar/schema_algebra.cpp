@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/work_budget.h"
+
 namespace deepinfer::grammar {
 namespace {
 
@@ -44,6 +46,7 @@ Forms SchemaAlgebra::forms(const Conjunction& all) {
 }
 
 Forms SchemaAlgebra::literal(const Literal& l) {
+    WorkBudget::tick();
     const auto known = memo_.find(l.key());
     if (known != memo_.end()) return known->second;
     if (!active_.insert(l.key()).second) {
@@ -104,6 +107,7 @@ Forms SchemaAlgebra::compute(const Literal& l) {
 }
 
 bool SchemaAlgebra::surely_empty(const Forms& f, int depth) {
+    WorkBudget::tick();
     if (f.null || f.truth[0] || f.truth[1]) return false;
     for (const NumberPart& p : f.numbers) {
         if (p.list ? !p.values().empty() : p.conditions.empty() || !p.language(limits_).empty())
@@ -155,6 +159,7 @@ std::vector<World> cross(const std::vector<World>& a,
     std::vector<World> out;
     for (const World& x : a) {
         for (const World& y : b) {
+            WorkBudget::tick();
             World w = x;
             w.forms = x.forms.both(y.forms, limits);
             if (w.forms.none()) continue;

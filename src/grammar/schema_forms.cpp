@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/work_budget.h"
+
 namespace deepinfer::grammar {
 namespace {
 
@@ -36,6 +38,7 @@ std::vector<Part> product(const std::vector<Part>& a,
     std::vector<Part> out;
     for (const Part& x : a) {
         for (const Part& y : b) {
+            WorkBudget::tick();
             Part both = x.with(y);
             if (dead(both)) continue;
             if (out.size() >= limits.alternatives) {
@@ -87,6 +90,7 @@ bool MemberForm::Rule::covers(const std::string& key) const {
 }
 
 void MemberForm::declare(const std::string& key) {
+    WorkBudget::tick();
     if (std::find(order.begin(), order.end(), key) == order.end()) order.push_back(key);
 }
 

@@ -23,8 +23,9 @@ class TagLowering {
     TagLowering(const StructuredOutputArgs& args,
                 Productions& p,
                 std::vector<Refusal>* notes,
-                const Limits& limits)
-        : args_(args), p_(p), notes_(notes), limits_(limits) {}
+                const Limits& limits,
+                bool between_markup)
+        : args_(args), p_(p), notes_(notes), limits_(limits), between_markup_(between_markup) {}
 
     ExprId whole(const JsonNode& root) {
         if (!root.is(Type::kObject))
@@ -67,32 +68,26 @@ class TagLowering {
 
     ExprId schema(const JsonNode& s, bool as_parameters = false) {
         try {
-            const auto lower = as_parameters ? lower_parameters : lower_schema;
-            return lower(compact_json(s), args_, p_, notes_, limits_);
+            const std::string text = compact_json(s);
+            return as_parameters ? lower_parameters(text, args_, p_, notes_, limits_)
+                                 : lower_schema(text, args_, p_, notes_, limits_, between_markup_);
         } catch (Refusal r) {
             r.pointer = s.pointer + r.pointer;
             throw r;
         }
     }
 
-    /// Any text in which none of `forbidden` occurs (spellings of markers are tokens and cannot).
+    /// Any text in which none of `forbidden` occurs. Markers are tokens and cannot; their spelling
+    /// made of other tokens counts too, because parsers of text see no difference.
     ExprId free_text(const std::vector<std::string>& forbidden) {
         std::vector<Regex> ways;
-        for (const std::string& f : forbidden) {
-            if (!marked(f)) ways.push_back(Regex::text(f));
-        }
+        for (const std::string& f : forbidden) ways.push_back(Regex::text(f));
         const auto one = [this](const CharSet& s) { return std::vector<ExprId>{p_.chars(s)}; };
         if (ways.empty()) return p_.repeat(p_.chars(CharSet::universe()), 0, kNoMax);
         return Automaton::search(Regex::alternate(std::move(ways)), limits_)
             .complement(limits_)
             .expr(p_, one, p_.empty(), "free");
     }
-    static bool marked(const std::string& text) {
-        return std::any_of(std::begin(kMarkers), std::end(kMarkers), [&](const char* m) {
-            return text.find(m) != std::string::npos;
-        });
-    }
-
     ExprId lower_format(const JsonNode& f, size_t depth) {
         if (depth > limits_.depth)
             refuse(
@@ -280,6 +275,7 @@ class TagLowering {
     Productions& p_;
     std::vector<Refusal>* notes_;
     const Limits& limits_;
+    const bool between_markup_;  ///< of tool calls
 };
 
 }  // namespace
@@ -291,7 +287,8 @@ ExprId lower_structural_tag(const std::string& text,
                             const Limits& limits) {
     JsonTree tree;
     const JsonNode* root = tree.parse(text, limits);
-    return TagLowering(args, p, notes, limits).whole(*root);
+    const bool calls = text.find(kMarkers[kMarkerTool]) != std::string::npos;
+    return TagLowering(args, p, notes, limits, calls).whole(*root);
 }
 
 }  // namespace deepinfer::grammar

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "base/work_budget.h"
+#include "grammar/constraint_compiler.h"
 #include "grammar/json_tree.h"
 #include "grammar/lowering.h"
 #include "grammar/xgrammar_engine.h"
@@ -192,30 +194,49 @@ std::string structured_output_to_json(const StructuredOutputArgs& a) {
     return out + "}";
 }
 
-ConstraintReport check_constraint(const StructuredOutputArgs& args,
-                                  const std::vector<std::string>& texts) {
-    ConstraintReport report;
+namespace {
+
+void judge(const StructuredOutputArgs& args,
+           const std::vector<std::string>& texts,
+           ConstraintReport* report) {
     std::string ebnf;
     try {
         grammar::Lowered lowered = grammar::lower(args);
-        for (const Refusal& r : lowered.notes) report.notes.push_back(finding(r));
+        for (const Refusal& r : lowered.notes) report->notes.push_back(finding(r));
         ebnf = std::move(lowered.ebnf);
     } catch (const Refusal& r) {
-        report.refused.push_back(finding(r));
-        return report;
+        report->refused.push_back(finding(r));
+        return;
     }
     const auto compiled = grammar::CompiledGrammar::compile(grammar::Vocabulary::bytes(), ebnf, 1);
     if (!compiled.ok()) {
-        report.refused.push_back({"", "", compiled.status().message()});
-        return report;
+        report->refused.push_back({"", "", compiled.status().message()});
+        return;
     }
-    report.ok = true;
+    report->ok = true;
+    const WorkBudget::Scope texts_are_free(nullptr);
     for (const std::string& text : texts) {
         grammar::Matcher matcher(compiled.value());
         // In structural tags the spelling of a marker means its token.
         const bool marked = args.type == Args::Type::kStructuralTag;
         const std::string read = marked ? grammar::marked_text(text) : text;
-        report.accepted.push_back(matcher.accept_text(read) && matcher.complete());
+        report->accepted.push_back(matcher.accept_text(read) && matcher.complete());
+    }
+}
+
+}  // namespace
+
+ConstraintReport check_constraint(const StructuredOutputArgs& args,
+                                  const std::vector<std::string>& texts) {
+    constexpr int64_t kNsPerMs = 1'000'000;
+    const grammar::CompilerConfig limits;  // an engine's
+    WorkBudget budget(limits.compile_ms * kNsPerMs, static_cast<int64_t>(limits.work_bytes));
+    const WorkBudget::Scope scope(&budget);
+    ConstraintReport report;
+    try {
+        judge(args, texts, &report);
+    } catch (const WorkBudgetExceeded& e) {
+        report.refused.push_back({"", "", std::string("compiling the constraint: ") + e.what()});
     }
     return report;
 }

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "base/check.h"
+#include "base/work_budget.h"
 
 namespace deepinfer::grammar {
 namespace {
@@ -30,13 +31,14 @@ TokenMatcher::~TokenMatcher() = default;
 
 void TokenMatcher::settle() {
     if (pending_.empty()) return;
-    for (const int32_t token : pending_) DI_CHECK(take(token));
+    for (const int32_t token : pending_) DI_CHECK(take(token) || dead_);
     pending_.clear();
 }
 
 std::vector<uint32_t> TokenMatcher::mask() {
     settle();
     const Vocabulary& v = grammar_->vocabulary();
+    if (dead_) return std::vector<uint32_t>(v.defined_mask().size(), 0);
     if (!in_grammar()) {
         std::vector<uint32_t> free = v.defined_mask();
         for (const int32_t id : {v.eos(), v.marker_id(kMarkerTool)}) {
@@ -46,7 +48,12 @@ std::vector<uint32_t> TokenMatcher::mask() {
     }
     const auto before = std::chrono::steady_clock::now();
     std::vector<uint32_t> words(v.defined_mask().size());
-    matcher_.fill(words);
+    try {
+        matcher_.fill(words);
+    } catch (const WorkBudgetExceeded&) {
+        dead_ = true;
+        words.assign(words.size(), 0);
+    }
     const auto spent = std::chrono::steady_clock::now() - before;
     ++num_masks;
     mask_ns += std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count();
@@ -60,9 +67,15 @@ bool TokenMatcher::accept(int32_t token) {
 
 bool TokenMatcher::take(int32_t token) {
     const Vocabulary& v = grammar_->vocabulary();
+    if (dead_) return false;
     if (in_grammar()) {
-        if (!matcher_.accept(token)) {
-            ++num_refused;
+        try {
+            if (!matcher_.accept(token)) {
+                ++num_refused;
+                return false;
+            }
+        } catch (const WorkBudgetExceeded&) {
+            dead_ = true;
             return false;
         }
     } else {
@@ -76,6 +89,7 @@ bool TokenMatcher::take(int32_t token) {
 
 void TokenMatcher::rollback(int count) {
     settle();
+    if (dead_) return;
     DI_CHECK(count >= 0 && count <= num_tokens_);
     const int64_t left = num_tokens_ - count;
     if (in_grammar()) {
@@ -88,7 +102,7 @@ void TokenMatcher::rollback(int count) {
 
 bool TokenMatcher::complete() {
     settle();
-    return in_grammar() && matcher_.complete();
+    return !dead_ && in_grammar() && matcher_.complete();
 }
 
 bool reasoning_is_open(const std::vector<int32_t>& prompt, const Vocabulary& v) {

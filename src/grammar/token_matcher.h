@@ -4,6 +4,9 @@
 // committed tokens: the marker's token is what moves it on, and rollback moves it back. In free
 // text every defined token is allowed but two: the end token, and the one of tool calls, because
 // the output parser takes calls that begin in reasoning, and no form would hold for those.
+//
+// Where the calling thread works for a WorkBudget and that is spent, the matcher is dead: it allows
+// nothing any more.
 #pragma once
 
 #include <cstdint>
@@ -39,6 +42,7 @@ class TokenMatcher final : public TokenConstraint {
     Matcher matcher_;
     int64_t num_tokens_ = 0;
     std::vector<int32_t> pending_;  ///< committed, not yet accepted
+    bool dead_ = false;
     std::optional<int64_t> begin_;  ///< tokens before the grammar's first; unset in free text
 };
 

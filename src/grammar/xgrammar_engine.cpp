@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "base/check.h"
+#include "base/work_budget.h"
 #include "grammar/char_set.h"
 
 namespace deepinfer::grammar {
@@ -118,6 +119,8 @@ Result<std::shared_ptr<const CompiledGrammar>> CompiledGrammar::compile(
         out->memory_bytes_ = out->impl_->grammar.MemorySizeBytes();
         out->vocabulary_ = std::move(vocabulary);
         return std::shared_ptr<const CompiledGrammar>(std::move(out));
+    } catch (const WorkBudgetExceeded&) {
+        throw;  // no fault of the grammar's text
     } catch (const std::exception& e) {
         std::string what = e.what();
         constexpr size_t kMost = 300;

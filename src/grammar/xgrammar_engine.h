@@ -70,9 +70,9 @@ class Vocabulary {
 /// A grammar with its token masks. Immutable, shared by all requests with the same constraint.
 class CompiledGrammar {
   public:
-    /// EBNF of Productions::to_ebnf(), of a size that the gate has bounded (the library cannot be
-    /// interrupted). `threads` counts for the first grammar of a vocabulary. kInvalidArgument: the
-    /// library refuses it.
+    /// EBNF of Productions::to_ebnf(). `threads` counts for the first grammar of a vocabulary.
+    /// kInvalidArgument: the library refuses it. Throws WorkBudgetExceeded if this thread works for
+    /// a budget that is spent.
     static Result<std::shared_ptr<const CompiledGrammar>> compile(
         std::shared_ptr<const Vocabulary> vocabulary, const std::string& ebnf, int threads);
     ~CompiledGrammar();

@@ -5,6 +5,7 @@
 #include <limits>
 #include <unordered_set>
 
+#include "deepinfer/recipe_constraint.h"
 #include "recipe/tool_schema.h"
 #include "recipe/utf8_stream.h"
 
@@ -436,6 +437,9 @@ void complete(Conversion* c) {
     if (open_alone && !c->compat() && parsing.start != ParserStart::kContentContinued)
         parsing.start = ParserStart::kContent;
     c->request.parsing = std::move(parsing);
+    const Result<StructuredOutputArgs> constraint = output_constraint(c->request);
+    c->request.parsing.calls_in_reasoning =
+        c->compat() || (constraint.ok() && constraint.value().empty());
 
     c->request.compat = c->compat();
     if (!c->compat()) return;

@@ -177,6 +177,21 @@ TEST(Convert, RequiredWhileThinkingLeavesThePromptOpen) {
     EXPECT_EQ(text.substr(text.size() - 7), "<think>");
 }
 
+TEST(Convert, CallsInReasoningCountOnlyWhereCallsAreFree) {
+    const auto allowed = [](TestJson tool, const char* choice, bool compat = false) {
+        const ConvertResult r = convert(
+            chat({{"tools", {tool}}, {"tool_choice", choice}}), Protocol::kChatCompletions, compat);
+        return r.request.has_value() && r.request->parsing.calls_in_reasoning;
+    };
+    TestJson strict = function("f");
+    strict["function"]["strict"] = true;
+    EXPECT_TRUE(allowed(function("f"), "auto"));
+    EXPECT_FALSE(allowed(function("f"), "required"));
+    EXPECT_FALSE(allowed(strict, "auto"));
+    EXPECT_TRUE(allowed(strict, "none"));
+    EXPECT_TRUE(allowed(strict, "auto", true));
+}
+
 TEST(Convert, StrictSchemasAreShownAsTheClientWroteThem) {
     TestJson tool = function("f",
                              {{"type", "object"},

@@ -139,6 +139,7 @@ Json parsing_json(const ParsingOptions& parsing) {
     Json out = Json::object(
         {{"start", start_name(parsing.start)}, {"tools", parsing.tools}, {"json", parsing.json}});
     out.set("stop", std::move(stop));
+    if (!parsing.calls_in_reasoning) out.set("calls_in_reasoning", false);
     return out;
 }
 
@@ -356,6 +357,7 @@ void parse(const Tokenizer* tokenizer, const Fields& line, Json* out) {
     ParsingOptions options;
     options.start = read_start(line);
     options.tools = line.boolean("tools").value_or(true);
+    options.calls_in_reasoning = line.boolean("calls_in_reasoning").value_or(true);
     options.json = line.boolean("json").value_or(false);
     options.compat = line.boolean("compat").value_or(false);
     options.parallel_tool_calls = line.boolean("parallel_tool_calls").value_or(true);

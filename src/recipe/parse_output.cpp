@@ -170,9 +170,10 @@ class StreamParser::Impl {
 
     void build_rules() {
         const bool repair = !options_.compat;
-        if (options_.tools) add(kReasoning, "<｜DSML｜", Action::kOpenCalls, true);
+        const bool calls_here = options_.tools && options_.calls_in_reasoning;
+        if (calls_here) add(kReasoning, "<｜DSML｜", Action::kOpenCalls, true);
         add(kReasoning, kThinkEnd, Action::kEndReasoning, true);
-        add_strays(kReasoning);
+        if (calls_here) add_strays(kReasoning);
 
         add_stops(kContent);
         if (options_.tools) add(kContent, "<｜DSML｜", Action::kOpenCalls, true);

@@ -95,6 +95,16 @@ TEST(StreamParser, WorkedExamplesAtEveryCut) {
         EXPECT_EQ(parse_every_cut(e.output, start(e.start)).summary(), e.want) << e.output;
 }
 
+TEST(StreamParser, CallsUnderAConstraintBeginBehindTheReasoning) {
+    ParsingOptions options = start(R);
+    options.calls_in_reasoning = false;
+    const std::string early = block(invoke("f", parameter("a", "false", "1")));
+    const std::string late = block(invoke("g", ""));
+    EXPECT_EQ(parse_every_cut("Hmm" + early + "</think>" + late, options).summary(),
+              "R[Hmm" + early + "] C[] F[tool_calls] g({})");
+    EXPECT_EQ(parse_every_cut("Hmm" + early, options).summary(), "R[Hmm" + early + "] C[] F[stop]");
+}
+
 TEST(StreamParser, CompatPassesWhatTheReferencePasses) {
     const Example examples[] = {
         {C,

@@ -115,10 +115,17 @@ struct Sampler::Processed {
     int32_t nan_count = 0;          ///< of the model's logits
 };
 
-Sampler::Sampler(int64_t vocab, std::vector<int32_t> eos_ids, const RowKernels& kernels)
-    : vocab_(vocab), eos_ids_(std::move(eos_ids)), kernels_(&kernels) {
+Sampler::Sampler(int64_t vocab,
+                 std::vector<int32_t> eos_ids,
+                 const RowKernels& kernels,
+                 int64_t num_ids)
+    : vocab_(vocab),
+      num_ids_(num_ids > 0 ? num_ids : vocab),
+      eos_ids_(std::move(eos_ids)),
+      kernels_(&kernels) {
     DI_CHECK(vocab > 0 && vocab <= (int64_t{1} << 18));  // weight sums stay below 2^58
-    for (const int32_t id : eos_ids_) DI_CHECK(id >= 0 && id < vocab);
+    DI_CHECK_LE(num_ids_, vocab);
+    for (const int32_t id : eos_ids_) DI_CHECK(id >= 0 && id < num_ids_);
 }
 
 const float* Sampler::edit(const SampleRow& row, SamplerWorkspace& ws) const {
@@ -129,12 +136,12 @@ const float* Sampler::edit(const SampleRow& row, SamplerWorkspace& ws) const {
     float* edited = nullptr;
     const auto writable = [&] {
         if (edited != nullptr) return edited;
-        ws.edited.resize(static_cast<size_t>(vocab_));
+        ws.edited.resize(static_cast<size_t>(num_ids_));
         edited = ws.edited.data();
         if (row.grammar_mask != nullptr) {
-            apply_grammar_mask(row.grammar_mask, vocab_, row.logits, edited);
+            apply_grammar_mask(row.grammar_mask, num_ids_, row.logits, edited);
         } else {
-            std::memcpy(edited, row.logits, static_cast<size_t>(vocab_) * sizeof(float));
+            std::memcpy(edited, row.logits, static_cast<size_t>(num_ids_) * sizeof(float));
         }
         logits = edited;
         return edited;
@@ -145,7 +152,7 @@ const float* Sampler::edit(const SampleRow& row, SamplerWorkspace& ws) const {
         writable();
         ws.allowed.clear();
         for (const int32_t id : plan.allowed) ws.allowed.emplace_back(id, edited[id]);
-        std::fill_n(edited, vocab_, kMinusInf);
+        std::fill_n(edited, num_ids_, kMinusInf);
         for (const auto& [id, l] : ws.allowed) edited[id] = l;
     }
     for (const std::vector<int32_t>& word : plan.bad_words) {
@@ -162,7 +169,7 @@ const float* Sampler::edit(const SampleRow& row, SamplerWorkspace& ws) const {
     if (plan.has_penalties) {
         for (const TokenHistory::Entry& e : history.entries()) {
             if (e.output_count == 0 && !e.in_prompt) continue;
-            if (e.token >= vocab_) continue;  // a prompt may hold ids that have no logit
+            if (e.token >= num_ids_) continue;  // a prompt may hold ids that have no logit
             float& l = writable()[e.token];
             l = sm::penalized_logit(
                 l, plan.repetition, plan.frequency, plan.presence, e.output_count);
@@ -176,16 +183,16 @@ Sampler::Processed Sampler::process(const SampleRow& row, SamplerWorkspace& ws) 
     const RowPlan& plan = *row.plan;
     Processed p;
     p.logits = edit(row, ws);
-    p.scan = kernels_->scan(p.logits, vocab_);
+    p.scan = kernels_->scan(p.logits, num_ids_);
     p.nan_count =
-        p.logits == row.logits ? p.scan.nan_count : kernels_->scan(row.logits, vocab_).nan_count;
+        p.logits == row.logits ? p.scan.nan_count : kernels_->scan(row.logits, num_ids_).nan_count;
     if (p.scan.argmax < 0) return p;
     p.single = plan.greedy || std::isinf(p.scan.max);
-    if (!p.single && !plan.truncation.off(vocab_)) {
+    if (!p.single && !plan.truncation.off(num_ids_)) {
         p.truncated = true;
         p.weight = truncate_row(*kernels_,
                                 p.logits,
-                                vocab_,
+                                num_ids_,
                                 p.scan,
                                 plan.inv_temperature,
                                 plan.truncation,
@@ -210,15 +217,15 @@ SampleResult Sampler::sample(const SampleRow& row, SamplerWorkspace& ws) const {
         result.token = p.scan.argmax;
     } else if (!p.truncated) {
         result.token =
-            kernels_->gumbel_argmax(p.logits, vocab_, p.scan.max, inv, key, p.scan.argmax).token;
-    } else if (num_ids * 16 < vocab_) {  // one block of noise a token, but few of them
+            kernels_->gumbel_argmax(p.logits, num_ids_, p.scan.max, inv, key, p.scan.argmax).token;
+    } else if (num_ids * 16 < num_ids_) {  // one block of noise a token, but few of them
         result.token =
             kernels_->gumbel_argmax_ids(p.logits, ids.data(), num_ids, p.scan.max, inv, key).token;
     } else {
-        ws.dense.assign(static_cast<size_t>(vocab_), kMinusInf);
+        ws.dense.assign(static_cast<size_t>(num_ids_), kMinusInf);
         for (const int32_t id : ids) ws.dense[static_cast<size_t>(id)] = p.logits[id];
         result.token =
-            kernels_->gumbel_argmax(ws.dense.data(), vocab_, p.scan.max, inv, key, p.scan.argmax)
+            kernels_->gumbel_argmax(ws.dense.data(), num_ids_, p.scan.max, inv, key, p.scan.argmax)
                 .token;
     }
     if (row.plan->has_logprobs) add_logprobs(row, p, ws, &result);
@@ -247,7 +254,7 @@ Distribution Sampler::distribution(const SampleRow& row,
         std::sort(ws.truncation.ids.begin(), ws.truncation.ids.end());
         for (const int32_t id : ws.truncation.ids) add(id);
     } else {
-        for (int64_t id = 0; id < vocab_; ++id) add(static_cast<int32_t>(id));
+        for (int64_t id = 0; id < num_ids_; ++id) add(static_cast<int32_t>(id));
     }
     for (const uint64_t w : weights) {
         d.p.push_back(static_cast<double>(w) / static_cast<double>(sum));
@@ -278,13 +285,13 @@ void Sampler::add_logprobs(const SampleRow& row,
     const LogSoftmax lp =
         p.truncated
             ? LogSoftmax{p.logits, p.scan.max, plan.inv_temperature, sm::log_weight_sum(p.weight)}
-            : full_softmax(*kernels_, p.logits, vocab_, p.scan, plan.inv_temperature);
+            : full_softmax(*kernels_, p.logits, num_ids_, p.scan, plan.inv_temperature);
     result->logprob = lp(result->token);
     if (plan.num_top_logprobs == 0) return;
     if (p.truncated) {
         keep_top(p.logits, plan.num_top_logprobs, true, ws.truncation);
     } else {
-        top_ids(*kernels_, p.logits, vocab_, plan.num_top_logprobs, ws.truncation);
+        top_ids(*kernels_, p.logits, num_ids_, plan.num_top_logprobs, ws.truncation);
     }
     for (const int32_t id : ws.truncation.ids) result->top_logprobs.push_back({id, lp(id)});
 }
@@ -294,18 +301,20 @@ SampleResult Sampler::score(const float* logits,
                             int num_top,
                             SamplerWorkspace& ws) const {
     DI_CHECK(token >= 0 && token < vocab_);
+    // A prompt may hold an id that means no token; nothing else has to do with those.
+    const int64_t num = token < num_ids_ ? num_ids_ : vocab_;
     SampleResult result;
-    const RowScan scan = kernels_->scan(logits, vocab_);
+    const RowScan scan = kernels_->scan(logits, num);
     result.token = token;
     result.nan_count = scan.nan_count;
     if (scan.argmax < 0) {
         result.logprob = kMinusInfD;
         return result;
     }
-    const LogSoftmax lp = full_softmax(*kernels_, logits, vocab_, scan, 1.0);
+    const LogSoftmax lp = full_softmax(*kernels_, logits, num, scan, 1.0);
     result.logprob = lp(token);
     if (num_top > 0) {
-        top_ids(*kernels_, logits, vocab_, num_top, ws.truncation);
+        top_ids(*kernels_, logits, num, num_top, ws.truncation);
         for (const int32_t id : ws.truncation.ids) result.top_logprobs.push_back({id, lp(id)});
     }
     return result;
@@ -321,7 +330,7 @@ std::vector<int32_t> Sampler::support(const SampleRow& row, SamplerWorkspace& ws
         return ids;
     }
     std::vector<int32_t> ids;
-    for (int32_t id = 0; id < vocab_; ++id) {
+    for (int32_t id = 0; id < num_ids_; ++id) {
         if (p.logits[id] > kMinusInf) ids.push_back(id);
     }
     return ids;

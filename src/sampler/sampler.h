@@ -81,9 +81,14 @@ struct SamplerWorkspace {
 class Sampler {
   public:
     /// vocab: logits per row. eos_ids: banned, with the request's stop ids, until min_tokens.
-    Sampler(int64_t vocab, std::vector<int32_t> eos_ids, const RowKernels& kernels = row_kernels());
+    /// num_ids: ids that mean a token, all if 0; logits beyond them are never looked at.
+    Sampler(int64_t vocab,
+            std::vector<int32_t> eos_ids,
+            const RowKernels& kernels = row_kernels(),
+            int64_t num_ids = 0);
 
     int64_t vocab() const { return vocab_; }
+    int64_t num_ids() const { return num_ids_; }
 
     SampleResult sample(const SampleRow& row, SamplerWorkspace& workspace) const;
 
@@ -115,7 +120,7 @@ class Sampler {
                       SamplerWorkspace& workspace,
                       SampleResult* result) const;
 
-    int64_t vocab_;
+    int64_t vocab_, num_ids_;
     std::vector<int32_t> eos_ids_;
     const RowKernels* kernels_;
 };

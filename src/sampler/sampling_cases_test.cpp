@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
@@ -208,6 +209,53 @@ TEST(SamplingCases, NothingAfterTheStopIsFlushed) {
 }
 TEST(SamplingCases, FlushRowsOfTheOutputParser) {
     skip_with(run_flush_rows());
+}
+
+// C-046 in free text: the model's logits go further than the tokenizer.
+TEST(SamplingCases, IdsWithoutATokenAreNeverChosen) {
+    constexpr int64_t kIds = 2040;
+    constexpr int32_t kBeyond = 2045;
+    const Sampler sampler(kVocab, {1}, row_kernels(), kIds), narrow(kIds, {1});
+    EXPECT_EQ(sampler.vocab(), kVocab);
+    EXPECT_EQ(sampler.num_ids(), kIds);
+    SamplerWorkspace ws;
+    std::vector<float> logits(kVocab);
+    for (size_t v = 0; v < logits.size(); ++v) logits[v] = static_cast<float>(v * 37 % 101) / 25;
+    logits[kBeyond] += 50;
+    logits[kVocab - 1] = std::numeric_limits<float>::quiet_NaN();
+    std::vector<int32_t> all_allowed((kVocab + 31) / 32, -1);
+    TokenHistory history;
+    history.set_prompt(std::vector<int32_t>{kBeyond, 7});
+    for (const double temperature : {0.0, 0.7, 3.0}) {
+        for (const int32_t top_k : {0, 5}) {
+            SamplingParams params;
+            params.temperature = temperature;
+            params.top_k = top_k;
+            params.logprobs = 3;
+            params.presence_penalty = temperature > 1 ? 0.5 : 0;
+            const RowPlan plan(params);
+            SampleRow row;
+            row.logits = logits.data();
+            row.plan = &plan;
+            row.history = &history;
+            for (const bool masked : {false, true}) {
+                row.grammar_mask = masked ? all_allowed.data() : nullptr;
+                for (uint32_t position = 0; position < 50; ++position) {
+                    row.position = position;
+                    const SampleResult r = sampler.sample(row, ws);
+                    ASSERT_LT(r.token, kIds);
+                    ASSERT_FALSE(r.empty_mask);
+                    EXPECT_EQ(r.nan_count, 0);
+                    for (const TokenLogprob& t : r.top_logprobs) EXPECT_LT(t.token, kIds);
+                    // As if those logits were not there at all.
+                    EXPECT_EQ(r.token, narrow.sample(row, ws).token);
+                }
+                for (const int32_t id : sampler.support(row, ws)) EXPECT_LT(id, kIds);
+            }
+        }
+    }
+    // A prompt may hold such an id; it has a log-probability.
+    EXPECT_GT(sampler.score(logits.data(), kBeyond, 0, ws).logprob, -1.0);
 }
 
 }  // namespace

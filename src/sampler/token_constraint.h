@@ -12,7 +12,8 @@
 
 namespace deepinfer {
 
-/// Used by one thread at a time.
+/// Used by one thread at a time. Heeds the WorkBudget of that thread: once it is spent, the form
+/// allows nothing any more.
 class TokenConstraint {
   public:
     virtual ~TokenConstraint() = default;

@@ -382,17 +382,7 @@ std::string base64_file(const std::string& path, size_t most = 1 << 20) {
     std::ifstream f(path, std::ios::binary);
     std::string bytes(std::istreambuf_iterator<char>(f), {});
     bytes.resize(std::min(bytes.size(), most));
-    static constexpr char kDigits[] =
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    std::string out;
-    for (size_t i = 0; i < bytes.size(); i += 3) {
-        uint32_t bits = 0;
-        for (size_t k = 0; k < 3; ++k)
-            bits = bits << 8 | (i + k < bytes.size() ? static_cast<uint8_t>(bytes[i + k]) : 0U);
-        for (size_t k = 0; k < 4; ++k)
-            out.push_back(i + k > bytes.size() ? '=' : kDigits[bits >> (18 - 6 * k) & 63]);
-    }
-    return out;
+    return base64(bytes);
 }
 
 TEST_F(EngineDoors, PicturesAreSeen) {

@@ -5,6 +5,7 @@
 #include "server/api.h"
 #include "server/constraints.h"
 #include "server/inbox.h"
+#include "server/later_task.h"
 #include "server/pictures.h"
 
 namespace deepinfer::server {
@@ -308,9 +309,7 @@ class GenerationTask final : public Task {
     AccessRecord record_;
 };
 
-}  // namespace
-
-Answer start_generation(ServerState& state, Exchange& exchange, GenerationPlan plan) {
+Answer start_now(ServerState& state, Exchange& exchange, GenerationPlan plan) {
     const ErrorShape shape = plan.writer->error_shape();
     const int num_choices =
         static_cast<int>(plan.requests.size()) * plan.requests.front().sampling.n;
@@ -324,6 +323,33 @@ Answer start_generation(ServerState& state, Exchange& exchange, GenerationPlan p
     Answer answer;
     answer.task = std::move(task);
     return answer;
+}
+
+}  // namespace
+
+Answer start_generation(ServerState& state, Exchange& exchange, GenerationPlan plan) {
+    const StructuredOutputArgs& args = plan.requests.front().sampling.so_args;
+    if (args.empty() || state.compilers == nullptr || state.backend()->constraint_is_ready(args))
+        return start_now(state, exchange, std::move(plan));
+    LaterWork later;
+    later.pool = state.compilers;
+    later.lane = exchange.caller.tenant;
+    later.shape = plan.writer->error_shape();
+    later.stream = plan.stream;
+    later.most = Milliseconds(state.config.limits.queue_timeout_ms);
+    later.late =
+        api_error(503,
+                  "overloaded_error",
+                  "the constraint waited longer than " +
+                      std::to_string(state.config.limits.queue_timeout_ms) + " ms to be compiled",
+                  "timeout");
+    later.crowded = from_status(
+        Status(StatusCode::kQueueFull, "too many constraints of this tenant are being compiled"));
+    later.work = [&state, waiting = std::make_shared<GenerationPlan>(std::move(plan))](
+                     Exchange& own, BodyShare&, const std::atomic<bool>&) {
+        return start_now(state, own, std::move(*waiting));
+    };
+    return answer_later(state, exchange, std::move(later));
 }
 
 }  // namespace deepinfer::server

@@ -268,38 +268,6 @@ bool is_redirect(int status) {
     return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
 }
 
-/// What a redirect leads to. Relative addresses are those of the same host.
-Result<FetchUrl> redirect_target(const FetchUrl& from, const std::string& location) {
-    const Status bad(StatusCode::kInvalidArgument, "it is redirected to no valid address");
-    if (location.empty() || location.size() > kMaxUrlBytes) return bad;
-    if (location.find("://") != std::string::npos && location[0] != '/') {
-        Result<FetchUrl> to = parse_fetch_url(location);
-        if (!to.ok()) return bad;
-        if (from.tls && !to->tls)
-            return Status(StatusCode::kInvalidArgument, "it is redirected from https to http");
-        return to;
-    }
-    const std::string host =
-        from.host.find(':') == std::string::npos ? from.host : "[" + from.host + "]";
-    const std::string scheme = from.tls ? "https:" : "http:";
-    std::string text;
-    if (location.substr(0, 2) == "//") {
-        text = scheme + location;
-    } else {
-        const std::string base = scheme + "//" + host + ":" + std::to_string(from.port);
-        const std::string path = from.target.substr(0, from.target.find('?'));
-        if (location[0] == '/') {
-            text = base + location;
-        } else if (location[0] == '?') {
-            text = base + path + location;
-        } else {
-            text = base + path.substr(0, path.rfind('/') + 1) + location;
-        }
-    }
-    Result<FetchUrl> to = parse_fetch_url(text);
-    return to.ok() ? std::move(to) : Result<FetchUrl>(bad);
-}
-
 struct Hop {
     int status = 0;
     std::string location;
@@ -324,8 +292,9 @@ FetchResult resolve(const FetchUrl& url, const FetchRules& rules, Addresses* out
     hints.ai_socktype = SOCK_STREAM;
     hints.ai_flags = AI_NUMERICSERV;
     addrinfo* found = nullptr;
-    const int fault =
-        getaddrinfo(url.host.c_str(), std::to_string(url.port).c_str(), &hints, &found);
+    const std::string port = std::to_string(url.port);
+    const int fault = rules.resolve ? rules.resolve(url.host.c_str(), port.c_str(), &hints, &found)
+                                    : getaddrinfo(url.host.c_str(), port.c_str(), &hints, &found);
     out->reset(found);
     if (fault == EAI_NONAME) return refused("its host is not known");
     if (fault != 0) return failed("its host cannot be resolved now");
@@ -373,7 +342,12 @@ Hop fetch_hop(const FetchUrl& url, const FetchRules& rules) {
             head_done = true;
             bytes = head;
         }
+        const size_t before = body.size();
         reader.feed(bytes, &body);
+        if (rules.room && !rules.room(static_cast<int64_t>(body.size() - before))) {
+            hop.result = {"", 503, "too many bytes of requests are held"};
+            return hop;
+        }
         if (is_redirect(reader.status()) || reader.status() >= 400) break;
         if (static_cast<int64_t>(body.size()) > rules.max_bytes) {
             hop.result = refused("it has more than the " + std::to_string(rules.max_bytes) +
@@ -466,6 +440,37 @@ Result<FetchUrl> parse_fetch_url(std::string_view text) {
     }
     url.host = lower(host);
     return url;
+}
+
+Result<FetchUrl> redirect_target(const FetchUrl& from, const std::string& location) {
+    const Status bad(StatusCode::kInvalidArgument, "it is redirected to no valid address");
+    if (location.empty() || location.size() > kMaxUrlBytes) return bad;
+    if (location.find("://") != std::string::npos && location[0] != '/') {
+        Result<FetchUrl> to = parse_fetch_url(location);
+        if (!to.ok()) return bad;
+        if (from.tls && !to->tls)
+            return Status(StatusCode::kInvalidArgument, "it is redirected from https to http");
+        return to;
+    }
+    const std::string host =
+        from.host.find(':') == std::string::npos ? from.host : "[" + from.host + "]";
+    const std::string scheme = from.tls ? "https:" : "http:";
+    std::string text;
+    if (location.substr(0, 2) == "//") {
+        text = scheme + location;
+    } else {
+        const std::string base = scheme + "//" + host + ":" + std::to_string(from.port);
+        const std::string path = from.target.substr(0, from.target.find('?'));
+        if (location[0] == '/') {
+            text = base + location;
+        } else if (location[0] == '?') {
+            text = base + path + location;
+        } else {
+            text = base + path.substr(0, path.rfind('/') + 1) + location;
+        }
+    }
+    Result<FetchUrl> to = parse_fetch_url(text);
+    return to.ok() ? std::move(to) : Result<FetchUrl>(bad);
 }
 
 FetchResult fetch_picture(const std::string& url, const FetchRules& rules) {

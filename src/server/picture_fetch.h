@@ -13,12 +13,14 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "deepinfer/status.h"
 
+struct addrinfo;
 struct sockaddr;
 
 namespace deepinfer::server {
@@ -29,6 +31,11 @@ struct FetchRules {
     int64_t max_bytes = int64_t{32} << 20;   ///< of the picture
     std::chrono::steady_clock::time_point deadline;
     const std::atomic<bool>* cancel = nullptr;  ///< set: the fetch ends within 100 ms
+    /// Asked for room before bytes are kept; false: there is none (fault 503). Unset: there is.
+    std::function<bool(int64_t bytes)> room = {};
+    /// getaddrinfo() unless set (tests). Its result is freed by freeaddrinfo().
+    std::function<int(const char* host, const char* service, const addrinfo* hints, addrinfo** out)>
+        resolve = {};
 };
 
 constexpr int kMaxRedirects = 3;
@@ -37,7 +44,7 @@ constexpr size_t kMaxUrlBytes = 8192;
 struct FetchResult {
     std::string body;
     /// 0: fetched. 400: refused, or the address is wrong. 500: the other side failed, which may
-    /// pass (5xx, no connection, too slow).
+    /// pass (5xx, no connection, too slow). 503: no room for it here.
     int fault = 0;
     std::string message;
 };
@@ -58,5 +65,8 @@ struct FetchUrl {
 };
 /// Strict: no credentials, no spaces, ASCII only. kInvalidArgument.
 Result<FetchUrl> parse_fetch_url(std::string_view text);
+/// What a redirect leads to; relative addresses are those of the same host. kInvalidArgument: to
+/// nothing, or from https to http.
+Result<FetchUrl> redirect_target(const FetchUrl& from, const std::string& location);
 
 }  // namespace deepinfer::server

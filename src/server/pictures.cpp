@@ -1,8 +1,8 @@
 #include "server/pictures.h"
 
 #include <algorithm>
-#include <mutex>
 
+#include "server/later_task.h"
 #include "server/picture_fetch.h"
 
 namespace deepinfer::server {
@@ -72,12 +72,14 @@ std::optional<ImageInput> load(const ServerState& state,
                 fetched = {"", 400, s.message()};
         }
         if (fetched.fault != 0) {
-            *error = fetched.fault == 400
-                         ? bad_request(name + " cannot be fetched: " + fetched.message)
-                         : api_error(500,
-                                     "internal_error",
-                                     name + " cannot be fetched: " + fetched.message,
-                                     "image_fetch_failed");
+            const std::string what = name + " cannot be fetched: " + fetched.message;
+            if (fetched.fault == 400) {
+                *error = bad_request(what);
+            } else if (fetched.fault == 503) {
+                *error = api_error(503, "overloaded_error", what);
+            } else {
+                *error = api_error(500, "internal_error", what, "image_fetch_failed");
+            }
             return std::nullopt;
         }
         image.encoded = std::move(fetched.body);
@@ -101,6 +103,7 @@ std::optional<ImageInput> load(const ServerState& state,
 /// nobody reads again.
 std::optional<std::vector<ImageInput>> load_all(const ServerState& state,
                                                 const std::atomic<bool>* cancel,
+                                                BodyShare* held,
                                                 recipe::ConvertedRequest* request,
                                                 ApiError* error) {
     FetchRules rules;
@@ -109,6 +112,7 @@ std::optional<std::vector<ImageInput>> load_all(const ServerState& state,
     rules.deadline =
         std::chrono::steady_clock::now() + Milliseconds(state.config.limits.image_url_timeout_ms);
     rules.cancel = cancel;
+    if (held != nullptr) rules.room = [held](int64_t bytes) { return held->take(bytes); };
     const auto sources = recipe::prompt_images(request->conversation);
     Budget budget(state.config.limits);
     std::vector<ImageInput> images;
@@ -130,9 +134,10 @@ std::optional<std::vector<ImageInput>> load_all(const ServerState& state,
 /// Loads the pictures and expands the prompt.
 bool complete(const ServerState& state,
               const std::atomic<bool>* cancel,
+              BodyShare* held,
               PreparedConversation* prepared,
               ApiError* error) {
-    auto images = load_all(state, cancel, &prepared->request, error);
+    auto images = load_all(state, cancel, held, &prepared->request, error);
     if (!images) return false;
     Request request;
     request.prompt_token_ids = std::move(prepared->prompt_token_ids);
@@ -147,78 +152,6 @@ bool complete(const ServerState& state,
     prepared->expanded_ids = std::move(expanded).value();
     return true;
 }
-
-/// Waits for a fetch, then is what came of it. The fetch runs on a thread of the fetchers' pool and
-/// holds its own share of everything, so a connection may leave at any time.
-class PictureTask final : public Task {
-  public:
-    struct Job {
-        std::atomic<bool> cancelled{false};
-        std::mutex mutex;
-        bool done = false;
-        Answer answer;
-    };
-
-    PictureTask(ServerState& state, const Exchange& exchange, ErrorShape shape, bool stream)
-        : state_(state),
-          shape_(shape),
-          stream_(stream),
-          // The pool has queues and host names have slow servers: some room beyond the fetch.
-          deadline_(std::chrono::steady_clock::now() +
-                    2 * Milliseconds(state.config.limits.image_url_timeout_ms)),
-          record_(exchange.record) {
-        record_.streamed = stream;
-    }
-
-    ~PictureTask() override { job_->cancelled = true; }
-
-    const std::shared_ptr<Job>& job() const { return job_; }
-
-    Progress poll(SteadyTime now) override {
-        if (inner_ != nullptr) return inner_->poll(now);
-        std::optional<Answer> answer;
-        {
-            const std::lock_guard<std::mutex> lock(job_->mutex);
-            if (job_->done) answer = std::move(job_->answer);
-        }
-        if (shutdown_ && (!answer || answer->task == nullptr))
-            answer = error_answer(
-                shape_, api_error(503, "overloaded_error", "the server is shutting down"));
-        if (!answer && now >= deadline_)
-            answer = error_answer(shape_,
-                                  api_error(500,
-                                            "internal_error",
-                                            "the pictures cannot be fetched: it took too long",
-                                            "image_fetch_failed"));
-        if (!answer) return {};
-        if (answer->task != nullptr) {
-            inner_ = std::move(answer->task);
-            if (shutdown_) inner_->cancel(CancelReason::kShutdown);
-            return inner_->poll(now);
-        }
-        record_.error = answer->error;
-        return whole_answer(std::move(answer->reply), stream_);
-    }
-
-    bool streamed() const override { return stream_; }
-    SteadyTime deadline() const override { return inner_ ? inner_->deadline() : deadline_; }
-    void cancel(CancelReason reason) override {
-        job_->cancelled = true;
-        if (inner_ != nullptr) inner_->cancel(reason);
-        shutdown_ = reason == CancelReason::kShutdown;
-    }
-    const AccessRecord& record() const override { return inner_ ? inner_->record() : record_; }
-
-  private:
-    ServerState& state_;
-    const ErrorShape shape_;
-    const bool stream_;
-    const SteadyTime deadline_;
-    const std::shared_ptr<Job> job_ = std::make_shared<Job>();
-    std::unique_ptr<Task> inner_;
-    bool shutdown_ = false;
-    AccessRecord record_;
-};
 
 }  // namespace
 
@@ -252,36 +185,34 @@ Answer with_pictures(ServerState& state,
     const bool fetch = std::any_of(
         sources.begin(), sources.end(), [](const ImageSource* s) { return is_url(*s); });
     if (!fetch) {
-        if (!complete(state, nullptr, &prepared, &error)) return error_answer(shape, error);
+        if (!complete(state, nullptr, nullptr, &prepared, &error))
+            return error_answer(shape, error);
         return next(exchange, prepared);
     }
     if (state.fetchers == nullptr)
         return refuse("this server fetches no pictures from URLs; send the picture as a data: URL");
-    auto task = std::make_unique<PictureTask>(state, exchange, shape, stream);
-    const auto own = std::make_shared<Exchange>(exchange);
-    const auto waiting = std::make_shared<PreparedConversation>(std::move(prepared));
-    const bool accepted = state.fetchers->submit(
-        [&state, shape, job = task->job(), own, waiting, next = std::move(next)] {
-            ApiError fault;
-            Answer answer;
-            if (!job->cancelled) {
-                answer = complete(state, &job->cancelled, waiting.get(), &fault)
-                             ? next(*own, *waiting)
-                             : error_answer(shape, fault);
-            }
-            {
-                const std::lock_guard<std::mutex> lock(job->mutex);
-                job->answer = std::move(answer);
-                job->done = true;
-            }
-            own->wake();
-        });
-    if (!accepted)
-        return error_answer(
-            shape, api_error(503, "overloaded_error", "too many pictures wait to be fetched"));
-    Answer answer;
-    answer.task = std::move(task);
-    return answer;
+    LaterWork later;
+    later.pool = state.fetchers;
+    later.shape = shape;
+    later.stream = stream;
+    // The pool has queues and host names have slow servers: some room beyond the fetch.
+    later.most = 2 * Milliseconds(state.config.limits.image_url_timeout_ms);
+    later.late = api_error(500,
+                           "internal_error",
+                           "the pictures cannot be fetched: it took too long",
+                           "image_fetch_failed");
+    later.crowded = api_error(503, "overloaded_error", "too many pictures wait to be fetched");
+    later.work = [&state,
+                  shape,
+                  waiting = std::make_shared<PreparedConversation>(std::move(prepared)),
+                  next = std::move(next)](
+                     Exchange& own, BodyShare& held, const std::atomic<bool>& given_up) {
+        ApiError fault;
+        if (!complete(state, &given_up, &held, waiting.get(), &fault))
+            return error_answer(shape, fault);
+        return next(own, *waiting);
+    };
+    return answer_later(state, exchange, std::move(later));
 }
 
 }  // namespace deepinfer::server

@@ -13,19 +13,10 @@
 #include "server/server_test_util.h"
 #include "support/case_file.h"
 #include "support/golden_file.h"
-#include "vision/image_preprocess.h"
+#include "support/vision_geometry.h"
 
 namespace deepinfer::server {
 namespace {
-
-VisionConfig released() {
-    VisionConfig c;
-    c.patch_size = 14;
-    c.downsample_ratio = 3;
-    c.max_image_tokens = 1024;
-    c.min_pixels = 295936;
-    return c;
-}
 
 /// The released vocabulary, unpacked beside the other things of the build.
 const std::string& released_tokenizer() {
@@ -52,19 +43,6 @@ std::string png_header(uint32_t width, uint32_t height) {
     return out;
 }
 
-std::string base64(const std::string& bytes) {
-    static constexpr char kDigits[] =
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    std::string out;
-    for (size_t i = 0; i < bytes.size(); i += 3) {
-        uint32_t bits = 0;
-        for (size_t k = 0; k < 3; ++k)
-            bits = bits << 8 | (i + k < bytes.size() ? static_cast<uint8_t>(bytes[i + k]) : 0U);
-        for (size_t k = 0; k < 4; ++k)
-            out.push_back(i + k > bytes.size() ? '=' : kDigits[bits >> (18 - 6 * k) & 63]);
-    }
-    return out;
-}
 std::string data_url(const std::string& bytes) {
     return "data:image/png;base64," + base64(bytes);
 }
@@ -85,7 +63,7 @@ class PictureServer {
         script.max_model_len = 100'000;
         if (takes)
             script.image_tokens = [](const ImageInput& image) -> Result<int64_t> {
-                const Result<ImagePlan> plan = plan_input(image, released(), 8192);
+                const Result<ImagePlan> plan = plan_input(image, testing::released_vision(), 8192);
                 if (!plan.ok()) return plan.status();
                 return plan->num_tokens();
             };
@@ -108,6 +86,15 @@ class PictureServer {
         return r.parsed()["usage"]["prompt_tokens"];
     }
     int port() const { return server_->port(); }
+    int64_t held_body_bytes() const {
+        return call(server_->admin_port(), "GET", "/admin/status")
+            .parsed()["http"]["held_body_bytes"];
+    }
+    bool reaches_no_bodies() const {
+        for (int i = 0; i < 500 && held_body_bytes() != 0; ++i)
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        return held_body_bytes() == 0;
+    }
 
   private:
     std::unique_ptr<Server> server_;
@@ -568,6 +555,36 @@ TEST(ServerPictures, OnlyListedHostsWhereThereIsAList) {
     config.image_url_hosts = {"pictures.example", "127.0.0.1"};
     const PictureServer listed(config);
     EXPECT_EQ(listed.chat(json::array({image_part(origin.url("/good.png"))})).status, 200);
+}
+
+TEST(ServerPictures, FetchedBytesCountAgainstTheBudgetOfBodies) {
+    Origin origin;
+    ServerConfig config = fetching(origin);
+    const int64_t room = config.limits.held_body_bytes = 20'000;
+    config.limits.image_url_timeout_ms = 20'000;
+    const PictureServer server(config);
+    // One that comes by drops is held as far as it has come, beside its own short body.
+    RawSocket slow(server.port());
+    slow.send(
+        request_text("POST",
+                     "/v1/chat/completions",
+                     PictureServer::user(json::array({image_part(origin.url("/slow"))})).dump()));
+    int64_t first = 0;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+    while (std::chrono::steady_clock::now() < end) {
+        const int64_t held = server.held_body_bytes();
+        if (first == 0) first = held;
+        if (first > 0 && held > first) break;
+    }
+    EXPECT_GT(server.held_body_bytes(), first);
+    // One that has more than there is ends with "try again".
+    const HttpResult r = server.chat(json::array({image_part(origin.url("/endless"))}));
+    EXPECT_EQ(r.status, 503) << r.body;
+    EXPECT_EQ(r.field("retry-after"), "1");
+    EXPECT_LE(server.held_body_bytes(), room);
+    slow.reset();
+    EXPECT_EQ(server.chat(json::array({image_part(origin.url("/good.png"))})).status, 200);
+    EXPECT_TRUE(server.reaches_no_bodies());
 }
 
 TEST(ServerPictures, AClientThatLeavesEndsItsFetch) {

@@ -313,34 +313,25 @@ TEST(Limits, OfRequestsAtOnceAndOfBatchesHoldExactly) {
 }
 
 /// An engine that begins with every prompt and then gives `tokens` tokens and no more.
-class StallingBackend final : public InferenceBackend {
+class StallingBackend final : public ForwardingBackend {
   public:
     StallingBackend(std::unique_ptr<InferenceBackend> inner, int tokens)
-        : inner_(std::move(inner)), tokens_(tokens) {}
+        : ForwardingBackend(std::move(inner)), tokens_(tokens) {}
     Result<uint64_t> submit(Request, RequestCallbacks callbacks) override {
         callbacks.on_prefill({});
         for (int i = 0; i < tokens_; ++i) {
             Output o;
-            o.token_ids = {inner_->tokenizer().encode("w").front()};
+            o.token_ids = {tokenizer().encode("w").front()};
             o.text = "w";
             callbacks.on_output(o);
         }
         return uint64_t{1};
     }
     void abort(uint64_t) override { ++aborts; }
-    const Tokenizer& tokenizer() const override { return inner_->tokenizer(); }
-    const EngineConfig& config() const override { return inner_->config(); }
-    const ModelInfo& model_info() const override { return inner_->model_info(); }
-    EngineStats stats() const override { return inner_->stats(); }
-    Result<int64_t> flush_prefix_cache() override { return inner_->flush_prefix_cache(); }
-    Result<std::vector<int32_t>> expand_prompt(const Request& request) const override {
-        return inner_->expand_prompt(request);
-    }
 
     std::atomic<int> aborts{0};
 
   private:
-    const std::unique_ptr<InferenceBackend> inner_;
     const int tokens_;
 };
 

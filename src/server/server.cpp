@@ -31,6 +31,9 @@ class EngineBackend final : public InferenceBackend {
     const ModelInfo& model_info() const override { return engine_->model_info(); }
     EngineStats stats() const override { return engine_->stats(); }
     Result<int64_t> flush_prefix_cache() override { return engine_->flush_prefix_cache(); }
+    bool constraint_is_ready(const StructuredOutputArgs& args) const override {
+        return engine_->constraint_is_ready(args);
+    }
 
   private:
     std::unique_ptr<Engine> engine_;
@@ -150,7 +153,7 @@ struct Server::Impl {
 
     std::unique_ptr<InferenceBackend> backend;  // the listener's tasks use it: destroyed after them
     server::ServerState state;
-    std::unique_ptr<server::WorkPool> fetchers;
+    std::unique_ptr<server::WorkPool> fetchers, compilers;
     std::unique_ptr<server::Listener> listener;
 
     std::mutex mutex;
@@ -243,6 +246,15 @@ Result<std::unique_ptr<Server>> Server::start(const ServerConfig& config) {
         constexpr size_t kWaiting = 256;
         impl->fetchers = std::make_unique<server::WorkPool>(kThreads, kWaiting);
         state.fetchers = impl->fetchers.get();
+    }
+    {
+        // Two compilations run at a time; the rest of the threads wait for their turn. A tenant's
+        // further ones wait in the pool, where they hold up only each other.
+        constexpr int kThreads = 6;
+        constexpr size_t kWaiting = 256;
+        impl->compilers =
+            std::make_unique<server::WorkPool>(kThreads, kWaiting, server::WorkPool::Lanes{2, 16});
+        state.compilers = impl->compilers.get();
     }
     auto listener = server::Listener::start(state);
     if (!listener.ok()) return listener.status();

@@ -224,6 +224,42 @@ class TestServer {
     std::unique_ptr<Server> server;
 };
 
+/// A backend in front of another; tests override what they bend.
+class ForwardingBackend : public InferenceBackend {
+  public:
+    explicit ForwardingBackend(std::unique_ptr<InferenceBackend> inner)
+        : inner_(std::move(inner)) {}
+    Result<uint64_t> submit(Request request, RequestCallbacks callbacks) override {
+        return inner_->submit(std::move(request), std::move(callbacks));
+    }
+    void abort(uint64_t request) override { inner_->abort(request); }
+    Result<std::vector<int32_t>> expand_prompt(const Request& request) const override {
+        return inner_->expand_prompt(request);
+    }
+    const Tokenizer& tokenizer() const override { return inner_->tokenizer(); }
+    const EngineConfig& config() const override { return inner_->config(); }
+    const ModelInfo& model_info() const override { return inner_->model_info(); }
+    EngineStats stats() const override { return inner_->stats(); }
+    Result<int64_t> flush_prefix_cache() override { return inner_->flush_prefix_cache(); }
+
+  private:
+    const std::unique_ptr<InferenceBackend> inner_;
+};
+
+inline std::string base64(const std::string& bytes) {
+    static constexpr char kDigits[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    std::string out;
+    for (size_t i = 0; i < bytes.size(); i += 3) {
+        uint32_t bits = 0;
+        for (size_t k = 0; k < 3; ++k)
+            bits = bits << 8 | (i + k < bytes.size() ? static_cast<uint8_t>(bytes[i + k]) : 0U);
+        for (size_t k = 0; k < 4; ++k)
+            out.push_back(i + k > bytes.size() ? '=' : kDigits[bits >> (18 - 6 * k) & 63]);
+    }
+    return out;
+}
+
 /// Data of the events of a stream, in order ("[DONE]" as it is).
 inline std::vector<std::string> events_of(const std::string& body) {
     std::vector<std::string> out;

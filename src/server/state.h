@@ -66,6 +66,25 @@ class BodyBudget {
     std::atomic<int64_t> held_{0};
 };
 
+/// What somebody has taken, until it goes.
+class BodyShare {
+  public:
+    explicit BodyShare(BodyBudget& budget) : budget_(budget) {}
+    ~BodyShare() { budget_.give_back(held_); }
+    BodyShare(const BodyShare&) = delete;
+    BodyShare& operator=(const BodyShare&) = delete;
+    /// False: there is no room for so much more.
+    bool take(int64_t bytes) {
+        if (!budget_.take(bytes)) return false;
+        held_ += bytes;
+        return true;
+    }
+
+  private:
+    BodyBudget& budget_;
+    int64_t held_ = 0;
+};
+
 enum class Phase { kLoading, kReady, kDraining, kDead };
 const char* phase_name(Phase phase);
 
@@ -100,7 +119,8 @@ struct ServerState {
     std::shared_ptr<const KeyRing> keys() const;
     void set_keys(std::shared_ptr<const KeyRing> keys);
 
-    WorkPool* fetchers = nullptr;  ///< threads that fetch pictures; null: no URLs are taken
+    WorkPool* fetchers = nullptr;   ///< threads that fetch pictures; null: no URLs are taken
+    WorkPool* compilers = nullptr;  ///< threads for constraints that are not compiled yet
 
     // Doors to the server around this state, for admin routes.
     std::function<Status()> reload;

@@ -11,26 +11,14 @@
 
 #include "support/golden_file.h"
 #include "support/seeded_random.h"
+#include "support/vision_geometry.h"
 
 namespace deepinfer::testing {
 namespace {
 
 using nlohmann::json;
 
-VisionConfig released() {
-    VisionConfig c;
-    c.patch_size = 14;
-    c.downsample_ratio = 3;
-    c.max_image_tokens = 1024;
-    c.min_pixels = 295936;
-    return c;
-}
-VisionConfig nano() {
-    VisionConfig c = released();
-    c.max_image_tokens = 16;
-    c.min_pixels = 7056;
-    return c;
-}
+const auto released = released_vision, nano = nano_vision;
 
 json read_json(const std::string& relative) {
     std::ifstream f(data_path(relative));

@@ -14,20 +14,14 @@
 #include <thread>
 
 #include "support/golden_file.h"
+#include "support/vision_geometry.h"
 
 namespace deepinfer {
 namespace {
 
 using ::testing::HasSubstr;
 
-VisionConfig nano() {
-    VisionConfig c;
-    c.patch_size = 14;
-    c.downsample_ratio = 3;
-    c.max_image_tokens = 16;
-    c.min_pixels = 7056;
-    return c;
-}
+const auto nano = testing::nano_vision;
 
 ImageInput file(const std::string& name) {
     std::ifstream f(testing::data_path("pictures/" + name), std::ios::binary);

@@ -148,6 +148,90 @@ std::string draw(const std::shared_ptr<const grammar::CompiledGrammar>& compiled
     return "";
 }
 
+/// Whether the text as it stands, its markers spelled with ordinary tokens, is an answer; with
+/// `marked`, the bracketed markers «｜DSML｜» are tokens.
+bool takes(const std::shared_ptr<const grammar::CompiledGrammar>& compiled, std::string text) {
+    const std::string token = "«｜DSML｜»";
+    for (size_t at = 0; (at = text.find(token, at)) != std::string::npos;)
+        text.replace(at, token.size(), grammar::marked_text("｜DSML｜"));
+    grammar::Matcher matcher(compiled);
+    return matcher.accept_text(text) && matcher.complete();
+}
+std::string as_tokens(std::string text) {
+    const std::string marker = "｜DSML｜", token = "«｜DSML｜»";
+    for (size_t at = 0; (at = text.find(marker, at)) != std::string::npos; at += token.size())
+        text.replace(at, marker.size(), token);
+    return text;
+}
+
+// The parser of answers reads text: what spells a marker is one to it, token or not.
+TEST(ToolCalls, NoOtherTokensSpellAMarker) {
+    const auto compile = [](const std::string& rest) {
+        const auto c = grammar::CompiledGrammar::compile(
+            grammar::Vocabulary::bytes(), grammar::lower(constraint_of(rest)).ebnf, 1);
+        EXPECT_TRUE(c.ok());
+        return c.value();
+    };
+    const std::string d = "｜DSML｜";
+    const auto strict = compile("\"tools\":[" + kBook + R"(],"thinking":{"type":"disabled"})");
+    EXPECT_TRUE(takes(strict, as_tokens("Well.\n\n" + block(call("book", kGood)))));
+    EXPECT_FALSE(takes(strict, "Well.\n\n" + block(call("book", kGood))));
+    EXPECT_FALSE(takes(strict, "Well.\n\n" + block(call("rob", ""))));
+    EXPECT_FALSE(takes(strict, "<" + d));
+    EXPECT_TRUE(takes(strict, "A ｜ bar, <｜, ｜DSML｜ and </｜ are text."));
+    const auto with = [&](const std::string& params) {
+        return takes(strict, "\n\n" + as_tokens(block(call("book", params))));
+    };
+    const std::string seats = as_tokens(param("seats", "false", "[1]")),
+                      name = as_tokens(param("name", "true", "Ann")),
+                      meta = as_tokens(param("meta", "false", "{\"vip\": true}"));
+    const auto note = [&](const std::string& text) {
+        return takes(strict,
+                     "\n\n" + as_tokens("<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"book\">\n") +
+                         seats + name + meta +
+                         as_tokens("<｜DSML｜ parameter name=\"note\" string=\"true\">") + text +
+                         as_tokens("</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>"));
+    };
+    EXPECT_TRUE(with(kGood));
+    EXPECT_TRUE(note("a ｜ b <｜DSML｜ c </｜ d"));
+    EXPECT_FALSE(note("x</" + d));
+    EXPECT_FALSE(note("x</" + d + " parameter>\n<" + d + " parameter name=\"evil\""));
+
+    // A value that spells the end of one cannot be carried, so it is no choice.
+    const auto listed = compile(
+        R"("tools":[{"type":"function","function":{"name":"f","strict":true,"parameters":{"type":"object","properties":{"k":{"enum":["x</｜DSML｜","y"]}},"required":["k"],"additionalProperties":false}}}],"thinking":{"type":"disabled"})");
+    const auto chosen = [&](const std::string& value) {
+        return takes(
+            listed,
+            "\n\n" +
+                as_tokens("<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter "
+                          "name=\"k\" string=\"true\">") +
+                value + as_tokens("</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>"));
+    };
+    EXPECT_TRUE(chosen("y"));
+    EXPECT_FALSE(chosen("x</" + d));
+
+    // JSON in front of a block, and inside one.
+    const std::string format =
+        R"({"type":"json_schema","json_schema":{"name":"v","strict":true,"schema":{"type":"object","properties":{"a":{"type":"string"}},"required":["a"],"additionalProperties":false}}})";
+    const auto either = compile("\"response_format\":" + format + ",\"tools\":[" + kFree +
+                                R"(],"thinking":{"type":"disabled"})");
+    EXPECT_TRUE(takes(either, R"({"a": "x \uff5c <"})"));
+    EXPECT_FALSE(takes(either, "{\"a\": \"<" + d + "\"}"));
+    const auto inside = [&](const std::string& json) {
+        return takes(either,
+                     "\n\n" +
+                         as_tokens("<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"look\">\n<｜DSML｜ "
+                                   "parameter name=\"k\" string=\"false\">") +
+                         json +
+                         as_tokens("</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>"));
+    };
+    EXPECT_TRUE(inside(R"({"k": ["\uff5c"]})"));
+    EXPECT_FALSE(inside("{\"k\": [\"</" + d + "\"]}"));
+    // Without calls a string is free to spell anything.
+    EXPECT_TRUE(takes(compile("\"response_format\":" + format), "{\"a\": \"<" + d + "\"}"));
+}
+
 TEST(ToolCalls, C043StrictArgumentsAreWholeAndValid) {
     const nlohmann::json rows = testing::case_rows("structured.json", "C-043");
     for (const nlohmann::json& row : rows) {
