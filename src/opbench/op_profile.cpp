@@ -86,16 +86,15 @@ void wrap_site(OpTable* table, void (*base)(Stream&, Args...)) {
     table->*kMember = kernel;
 }
 
-#define DI_PROFILED_OPS(X)                                                                      \
-    X(rms_norm)                                                                                 \
-    X(linear)                                                                                   \
-    X(grouped_o_proj) X(quant_q8) X(quant_q4m) X(scale_bf16) X(rope_table) X(rope) X(mhc_mixes) \
-        X(mhc_collapse) X(mhc_expand) X(streams_mean) X(engram_hash) X(engram_lookup)           \
-            X(engram_gate) X(embed_streams) X(gather_rows) X(window_pack) X(window_store)       \
-                X(kv_entry_store) X(index_key_store) X(compress_pool) X(compress_tail_store)    \
-                    X(index_scores) X(candidate_blocks) X(topk_select) X(sparse_attention)      \
-                        X(router_scores) X(router_topk) X(router_weights) X(swiglu) X(moe_ffn)  \
-                            X(mhc_step) X(rms_norm_q8)
+// clang-format off
+#define DI_PROFILED_OPS(X) \
+    X(rms_norm) X(linear) X(grouped_o_proj) X(quant_q8) X(quant_q4m) X(scale_bf16) X(rope_table) \
+    X(rope) X(mhc_mixes) X(mhc_collapse) X(mhc_expand) X(streams_mean) X(engram_hash) \
+    X(engram_lookup) X(engram_gate) X(embed_streams) X(gather_rows) X(window_pack) \
+    X(window_store) X(kv_entry_store) X(index_key_store) X(compress_pool) X(compress_tail_store) \
+    X(index_scores) X(candidate_blocks) X(topk_select) X(sparse_attention) X(router_scores) \
+    X(router_topk) X(router_weights) X(swiglu) X(moe_ffn) X(mhc_step) X(rms_norm_q8)
+// clang-format on
 #define DI_OP_NAME(op)                            \
     template <>                                   \
     struct OpName<&OpTable::op> {                 \
