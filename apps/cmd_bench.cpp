@@ -23,6 +23,7 @@
 #include "bench_scheduler.h"
 #include "bench_serve.h"
 #include "bench_spec.h"
+#include "bench_steps.h"
 #include "closed_loop.h"
 #include "command.h"
 #include "deepinfer/engine.h"
@@ -40,6 +41,7 @@ struct Options {
     std::vector<std::string> sizes, images;
     int64_t input_len = 128, output_len = 64, num_prompts = 0;
     int64_t context = 1024, non_cached = 0;
+    const CLI::Option *context_given = nullptr, *window_steps_given = nullptr;
     int repeat = 3, warmup = 1;
     int64_t warmup_steps = 20, window_steps = 200;
     double window_s = 10, settle_s = 20;
@@ -395,6 +397,7 @@ Status check(const Options& o) {
                                          "prefill",
                                          "decode",
                                          "ops",
+                                         "steps",
                                          "spec",
                                          "serve",
                                          "ratios",
@@ -467,6 +470,21 @@ int run_scheduler(const Options& o) {
             return write_record(record, o.append);
         });
     return s.ok() ? kExitOk : fail(s);
+}
+
+int run_steps(const Options& o) {
+    StepsOptions s;
+    s.batch_sizes = o.batch_sizes;
+    if (o.context_given->count() > 0) s.context = o.context;
+    if (o.window_steps_given->count() > 0) s.steps = o.window_steps;
+    s.windows = o.windows;
+    s.seed = o.seed;
+    s.tag = o.tag;
+    s.note = o.note;
+    s.table = stderr_is_terminal() || o.common.progress;
+    const Status status = run_bench_steps(
+        o.common.engine, s, [&](const ordered_json& r) { return write_record(r, o.append); });
+    return status.ok() ? kExitOk : fail(status);
 }
 
 int run_spec(const Options& o) {
@@ -557,6 +575,7 @@ int run(Options& o) {
         o.common.engine.max_num_seqs = std::max(o.common.engine.max_num_seqs, batch);
     install_interrupt_handler();
     if (o.name == "spec") return run_spec(o);
+    if (o.name == "steps") return run_steps(o);
     if (o.name == "ratios") return run_ratio_bench(o);
     Result<std::unique_ptr<Engine>> engine = Engine::create(o.common.engine);
     if (!engine.ok()) return fail(engine.status());
@@ -579,8 +598,9 @@ Run add_bench(CLI::App& root) {
     app->add_option(
            "name",
            o->name,
-           "throughput, latency, prefill, decode, spec, serve, ve, ops, scheduler (a step beside "
-           "the model), ratios (of settings: truncation, prefix hits, loops, batching), or compare "
+           "throughput, latency, prefill, decode, spec, serve, ve, ops, steps (beside the sum of "
+           "their floors), scheduler (a step beside the model), ratios (of settings: truncation, "
+           "prefix hits, loops, batching), or compare "
            "OLD NEW")
         ->required();
     app->add_option("files", o->files, "compare: two files of records; exit 1 if NEW is worse");
@@ -624,9 +644,11 @@ Run add_bench(CLI::App& root) {
                     o->num_prompts,
                     "throughput: spec too: requests of a repetition (0 = four times the batch)")
         ->check(CLI::NonNegativeNumber);
-    app->add_option("--context", o->context, "prefill, decode: prompt tokens")
-        ->check(CLI::PositiveNumber)
-        ->capture_default_str();
+    o->context_given =
+        app->add_option(
+               "--context", o->context, "prefill, decode, steps: prompt tokens (steps: 512)")
+            ->check(CLI::PositiveNumber)
+            ->capture_default_str();
     app->add_option("--non-cached",
                     o->non_cached,
                     "prefill: of which new; the rest is shared and in the cache (0 = all)")
@@ -645,13 +667,15 @@ Run add_bench(CLI::App& root) {
                     "decode: longest wait for two successive seconds within 2 % (0 = do not wait)")
         ->check(CLI::NonNegativeNumber)
         ->capture_default_str();
-    app->add_option("--window-steps", o->window_steps, "decode: least steps of a window")
-        ->check(CLI::PositiveNumber)
-        ->capture_default_str();
+    o->window_steps_given =
+        app->add_option(
+               "--window-steps", o->window_steps, "decode: least steps of a window (steps: 48)")
+            ->check(CLI::PositiveNumber)
+            ->capture_default_str();
     app->add_option("--window-s", o->window_s, "decode: least seconds of a window")
         ->check(CLI::NonNegativeNumber)
         ->capture_default_str();
-    app->add_option("--windows", o->windows, "decode: windows")
+    app->add_option("--windows", o->windows, "decode, steps, ops: windows")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
     app->add_option("--seed", o->seed, "Of the prompts and of sampling")->capture_default_str();

@@ -22,10 +22,10 @@ RUN = ["generate", "--isa", "avx2", "--threads", "1", "--async-scheduling", "0",
        "What is the capital of France?"]
 # A kernel is every function whose name has this in it; the counts are their own instructions, not what they call.
 KERNELS = {
-    "gemm fp8, one row": "gemm_few<deepinfer::cpu::(anonymous namespace)::Fp8Panel, 1>",
-    "gemm fp8, many rows": "gemm_many<deepinfer::cpu::(anonymous namespace)::Fp8Panel>",
-    "gemm fp4, one row": "gemm_few<deepinfer::cpu::(anonymous namespace)::Fp4Panel, 1>",
-    "gemm fp4, many rows": "gemm_many<deepinfer::cpu::(anonymous namespace)::Fp4Panel>",
+    "gemm fp8, one row": "few_rows<deepinfer::cpu::(anonymous namespace)::Fp8Words, 1>",
+    "gemm fp8, many rows": "many_rows<deepinfer::cpu::(anonymous namespace)::Fp8Words>",
+    "gemm fp4, one row": "few_rows<deepinfer::cpu::(anonymous namespace)::Fp4Bytes, 1>",
+    "gemm fp4, many rows": "many_rows<deepinfer::cpu::(anonymous namespace)::Fp4Bytes>",
     "gemm bf16, one row": "gemm_few<deepinfer::cpu::(anonymous namespace)::Bf16Panel, 1>",
     "attention": "attend_keys",
     "attention, window keys": "widen_window_key",

@@ -1,5 +1,7 @@
 #include "device/host_device.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -14,8 +16,11 @@ void HostDevice::copy_to_device(Stream&, void* dst, const void* src, size_t byte
 void HostDevice::copy_to_host(Stream&, void* dst, const void* src, size_t bytes) {
     if (bytes > 0) std::memcpy(dst, src, bytes);
 }
-void HostDevice::fill_zero(Stream&, void* dst, size_t bytes) {
-    if (bytes > 0) std::memset(dst, 0, bytes);
+void HostDevice::fill_zero(Stream& stream, void* dst, size_t bytes) {
+    constexpr int64_t kPart = int64_t{1} << 20;  // a thread's least share
+    parallel_for(stream, static_cast<int64_t>(bytes), kPart, [&](int64_t begin, int64_t end) {
+        std::memset(static_cast<uint8_t*>(dst) + begin, 0, static_cast<size_t>(end - begin));
+    });
 }
 
 size_t HostDevice::free_bytes() const {
@@ -40,7 +45,15 @@ size_t HostDevice::free_bytes() const {
 }
 
 void* HostDevice::raw_allocate(size_t bytes) {
-    return std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    constexpr size_t kLine = 256, kHugePage = size_t{2} << 20;
+    if (bytes < 4 * kHugePage)
+        return std::aligned_alloc(kLine, (bytes + kLine - 1) / kLine * kLine);
+    // Caches and workspaces in huge pages: a fault for every 2 MiB, and rows far apart keep their
+    // place in the TLB.
+    const size_t rounded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+    void* p = std::aligned_alloc(kHugePage, rounded);
+    if (p != nullptr) madvise(p, rounded, MADV_HUGEPAGE);
+    return p;
 }
 void HostDevice::raw_free(void* p) {
     std::free(p);

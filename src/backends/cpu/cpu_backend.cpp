@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -49,9 +50,9 @@ class CpuBackend final : public Backend {
     }
     Status prepare(Tensor&) override { return {}; }
 
-    double measure_roof(Roof roof) override {
+    double measure_roof(Roof roof, int64_t working_set) override {
         const cpu::RoofKernels& k = cpu::kernels(isa_).roof;
-        return roof == Roof::kDot ? dot_roof(k) : read_roof(k);
+        return roof == Roof::kDot ? dot_roof(k) : read_roof(k, working_set);
     }
 
   private:
@@ -74,29 +75,37 @@ class CpuBackend final : public Backend {
         return std::accumulate(rates.begin(), rates.end(), 0.0);
     }
 
-    /// A buffer beyond every cache; each call reads the next part of each thread's share.
-    double read_roof(const cpu::RoofKernels& k) {
-        constexpr int64_t kBuffer = int64_t{512} << 20, kPart = int64_t{16} << 20;
-        const int64_t threads = device_.num_threads(), share = kBuffer / threads / kPart * kPart;
+    /// A buffer beyond every cache, of which each call reads the next part of each thread's share;
+    /// or `working_set` bytes of it, again and again.
+    double read_roof(const cpu::RoofKernels& k, int64_t working_set) {
+        constexpr int64_t kBuffer = int64_t{512} << 20, kPart = int64_t{16} << 20, kLeast = 4096;
+        const int64_t threads = device_.num_threads();
         if (read_buffer_ == nullptr) read_buffer_ = arena_.allocate(kBuffer);
-        if (read_buffer_ == nullptr || share == 0) return 0;
+        if (read_buffer_ == nullptr) return 0;
         if (!read_touched_) {  // pages of zeros are one page
             std::memset(read_buffer_, 1, static_cast<size_t>(kBuffer));
             read_touched_ = true;
         }
-        const int64_t at = read_at_ % share / kPart * kPart;
-        read_at_ += kPart;
-        std::atomic<int64_t> done{0};
-        const auto begin = std::chrono::steady_clock::now();
-        parallel_for(device_.stream(), threads, 1, [&](int64_t first, int64_t last) {
-            for (int64_t i = first; i < last; ++i) {
-                const float seen = k.read(read_buffer_ + i * share + at, kPart);
-                done += kPart + (seen > 1e30f ? 1 : 0);
-            }
-        });
-        const double seconds =
-            std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-        return static_cast<double>(done) / seconds;
+        const bool again = working_set > 0 && working_set < kBuffer;
+        const int64_t share = again ? std::max(kLeast, working_set / threads / kLeast * kLeast)
+                                    : kBuffer / threads / kPart * kPart;
+        const int64_t part = again ? share : kPart, times = std::max<int64_t>(1, kPart / part);
+        if (share == 0 || threads * share > kBuffer) return 0;
+        const int64_t at = read_at_ % share / part * part;
+        read_at_ += part;
+        std::atomic<int64_t> seen{0};  // depends on every byte, so that none is left out
+        const auto read = [&] {
+            const auto begin = std::chrono::steady_clock::now();
+            parallel_for(device_.stream(), threads, 1, [&](int64_t first, int64_t last) {
+                for (int64_t i = first; i < last; ++i) {
+                    for (int64_t n = 0; n < times; ++n)
+                        seen += k.read(read_buffer_ + i * share + at, part) > 1e30f;
+                }
+            });
+            return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+        };
+        if (again) read();  // brings the set as near as it gets
+        return static_cast<double>(threads * times * part) / read();
     }
 
     cpu::Isa isa_;

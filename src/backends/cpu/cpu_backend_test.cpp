@@ -202,6 +202,13 @@ TEST_P(CpuBackend, LinearRowIgnoresItsBatch) {
     }
 }
 
+TEST_P(CpuBackend, EveryLevelMeasuresItsRoofs) {
+    EXPECT_GT(one_->measure_roof(Roof::kDot), 1e8);
+    EXPECT_GT(two_->measure_roof(Roof::kDot), 1e8);
+    for (const int64_t working_set : {0, 1, 5000, 1 << 20})
+        EXPECT_GT(two_->measure_roof(Roof::kRead, working_set), 1e8);
+}
+
 TEST_P(CpuBackend, UnusualWeightsGoToTheTwin) {
     std::mt19937 rng = seeded();
     OwnedWeight nan = random_weight(rng, DType::kFP8E4M3, 32, 64),

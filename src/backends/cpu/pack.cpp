@@ -73,20 +73,26 @@ void transpose_words(
     transpose_words(in, lanes, out, stride, 8 * stride, map, [](__m128i v) { return v; });
 }
 
-/// Byte c of row r → out + 32 · c + r.
-void transpose_bytes(const RowReader& in, uint8_t* out) {
+/// Byte c of row row_at(i) → out + 32 · c + i.
+template <typename RowAt>
+void transpose_bytes(const RowReader& in, uint8_t* out, const RowAt& row_at) {
     for (int64_t c = 0; c < in.row_bytes; c += 16) {
         for (int64_t r = 0; r < kPanelRows; r += 16) {
             __m128i v[16], t[16];
-            for (int64_t i = 0; i < 16; ++i) v[i] = in.at(r + i, c);
-            // Four rounds of a perfect shuffle: rows i and i + 8 interleave their bytes.
+#pragma GCC unroll 16
+            for (int64_t i = 0; i < 16; ++i) v[i] = in.at(row_at(r + i), c);
+                // Four rounds of a perfect shuffle: rows i and i + 8 interleave their bytes.
+#pragma GCC unroll 4
             for (int round = 0; round < 4; ++round) {
+#pragma GCC unroll 8
                 for (int i = 0; i < 8; ++i) {
                     t[2 * i] = _mm_unpacklo_epi8(v[i], v[i + 8]);
                     t[2 * i + 1] = _mm_unpackhi_epi8(v[i], v[i + 8]);
                 }
-                std::memcpy(v, t, sizeof v);
+#pragma GCC unroll 16
+                for (int i = 0; i < 16; ++i) v[i] = t[i];
             }
+#pragma GCC unroll 16
             for (int64_t i = 0; i < 16; ++i)
                 _mm_storeu_si128(reinterpret_cast<__m128i*>(out + (c + i) * kPanelRows + r), v[i]);
         }
@@ -106,7 +112,31 @@ void pack_fp8(const WeightMatrix& w, int64_t first, int64_t rows, uint8_t* out) 
     const int64_t blocks = w.k / kBlockK;
     // 32 × 32 tiles: a panel is one row of tiles.
     std::memcpy(out, w.scale + first / 32 * blocks, static_cast<size_t>(blocks));
-    transpose_bytes(panel_rows(w, first, rows), out + scale_bytes(w.k, 1));
+    transpose_bytes(
+        panel_rows(w, first, rows), out + scale_bytes(w.k, 1), [](int64_t i) { return i; });
+}
+
+/// Whether one of the n codes at p (n % 16 == 0) is zero or subnormal.
+bool any_subnormal(const uint8_t* p, int64_t n) {
+    const __m128i exponent = _mm_set1_epi8(0x78);
+    __m128i found = _mm_setzero_si128();
+    for (int64_t i = 0; i < n; i += 16) {
+        found = _mm_or_si128(
+            found, _mm_cmpeq_epi8(_mm_and_si128(load16(p + i), exponent), _mm_setzero_si128()));
+    }
+    return _mm_movemask_epi8(found) != 0;
+}
+
+// Bytes of a k in the order in which 16-bit shifts, then 32-bit ones take them apart.
+void pack_fp8_words(const WeightMatrix& w, int64_t first, int64_t rows, uint8_t* out) {
+    const int64_t blocks = w.k / kBlockK;
+    std::memcpy(out, w.scale + first / 32 * blocks, static_cast<size_t>(blocks));
+    uint8_t* codes = out + scale_bytes(w.k, 2);
+    transpose_bytes(panel_rows(w, first, rows), codes, [](int64_t i) {
+        return i / 4 + (i & 1) * 16 + (i & 2) * 4;
+    });
+    for (int64_t b = 0; b < blocks; ++b)  // missing rows are zeros too
+        out[blocks + b] = any_subnormal(codes + b * kBlockK * kPanelRows, kBlockK * kPanelRows);
 }
 
 // 64 bytes of a half are four k of its 16 rows as 32 words: word 2n + i holds the codes of row n at
@@ -152,6 +182,14 @@ void pack_fp8_quads(const WeightMatrix& w, int64_t first, int64_t rows, uint8_t*
     }
 }
 
+void copy_fp4_scales(const WeightMatrix& w, int64_t first, int64_t rows, uint8_t* out) {
+    const int64_t blocks = w.k / kBlockK;
+    for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t b = 0; b < blocks; ++b)
+            out[b * kPanelRows + r] = w.scale[(first + r) * blocks + b];
+    }
+}
+
 void pack_fp4(const WeightMatrix& w, int64_t first, int64_t rows, uint8_t* out) {
     const int64_t blocks = w.k / kBlockK;
     std::memset(out, 127, static_cast<size_t>(blocks * kPanelRows));
@@ -168,10 +206,19 @@ void pack_fp4(const WeightMatrix& w, int64_t first, int64_t rows, uint8_t* out) 
     transpose_words(in, kPanelRows, codes, 4 * kPanelRows, [&](__m128i v, int64_t, int64_t) {
         return _mm_or_si128(gather(v), _mm_slli_epi32(gather(_mm_srli_epi32(v, 4)), 16));
     });
-    for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t b = 0; b < blocks; ++b)
-            out[b * kPanelRows + r] = w.scale[(first + r) * blocks + b];
-    }
+    copy_fp4_scales(w, first, rows, out);
+}
+
+// A byte of the stored form already holds k and k + 1. Interleaving the looked-up low and high
+// bytes of 16-byte halves makes words of rows that lie two bytes apart.
+void pack_fp4_bytes(const WeightMatrix& w, int64_t first, int64_t rows, uint8_t* out) {
+    const int64_t blocks = w.k / kBlockK;
+    std::memset(out, 127, static_cast<size_t>(blocks * kPanelRows));
+    transpose_bytes(panel_rows(w, first, rows), out + scale_bytes(w.k, kPanelRows), [](int64_t i) {
+        const int64_t lane = i / 16 * 4 + i % 8 / 2, vector = i % 16 / 8 * 2 + i % 2;
+        return vector * 8 + lane;
+    });
+    copy_fp4_scales(w, first, rows, out);
 }
 
 void pack_bf16(const WeightMatrix& w, int64_t first, int64_t rows, uint8_t* out) {
@@ -207,9 +254,10 @@ PanelFormat panel_format(DType dtype, Isa isa) {
         case DType::kFP8E4M3:
             return isa == Isa::kAmx          ? PanelFormat::kFp8Pair
                    : isa == Isa::kAvx512Bf16 ? PanelFormat::kFp8Quad
+                   : isa == Isa::kAvx2       ? PanelFormat::kFp8Words
                                              : PanelFormat::kFp8;
         case DType::kFP4:
-            return PanelFormat::kFp4;
+            return isa == Isa::kAvx2 ? PanelFormat::kFp4Bytes : PanelFormat::kFp4;
         case DType::kBF16:
             return PanelFormat::kBf16;
         default:
@@ -225,10 +273,14 @@ int64_t panel_bytes(PanelFormat format, int64_t k) {
         case PanelFormat::kFp8Quad:
             b = scale_bytes(k, 1) + k * kPanelRows;
             break;
+        case PanelFormat::kFp8Words:
+            b = scale_bytes(k, 2) + k * kPanelRows;
+            break;
         case PanelFormat::kFp8Pair:
             b = k * kPanelRows + 2 * (k / kBlockK);
             break;
         case PanelFormat::kFp4:
+        case PanelFormat::kFp4Bytes:
             b = scale_bytes(k, kPanelRows) + k * kPanelRows / 2;
             break;
         case PanelFormat::kBf16:
@@ -275,6 +327,12 @@ void pack_panels(
                 break;
             case PanelFormat::kFp8Quad:
                 pack_fp8_quads(w, first, rows, dst);
+                break;
+            case PanelFormat::kFp8Words:
+                pack_fp8_words(w, first, rows, dst);
+                break;
+            case PanelFormat::kFp4Bytes:
+                pack_fp4_bytes(w, first, rows, dst);
                 break;
             case PanelFormat::kFp4:
                 pack_fp4(w, first, rows, dst);

@@ -34,8 +34,10 @@ inline GemmKernel kernel_of(const LinearKernels& k, PanelFormat f) {
         case PanelFormat::kFp8:
         case PanelFormat::kFp8Pair:
         case PanelFormat::kFp8Quad:
+        case PanelFormat::kFp8Words:
             return k.fp8;
         case PanelFormat::kFp4:
+        case PanelFormat::kFp4Bytes:
             return k.fp4;
         case PanelFormat::kBf16:
             return k.bf16;

@@ -213,19 +213,19 @@ void score_column(
     _tile_zero(3);
     const int n = t1 - t0;
     for (int64_t d = 0; d < dims; ++d) {
-        _tile_loadd(6, q + d * kTile, 64);
-        _tile_loadd(4, k[0] + d * kPitch, 64);
+        DI_TILE_LOAD(6, q + d * kTile, 64);
+        DI_TILE_LOAD(4, k[0] + d * kPitch, 64);
         _tile_dpbf16ps(0, 4, 6);
         if (n > 1) {
-            _tile_loadd(5, k[1] + d * kPitch, 64);
+            DI_TILE_LOAD(5, k[1] + d * kPitch, 64);
             _tile_dpbf16ps(1, 5, 6);
         }
         if (n > 2) {
-            _tile_loadd(7, k[2] + d * kPitch, 64);
+            DI_TILE_LOAD(7, k[2] + d * kPitch, 64);
             _tile_dpbf16ps(2, 7, 6);
         }
         if (n > 3) {
-            _tile_loadd(4, k[3] + d * kPitch, 64);
+            DI_TILE_LOAD(4, k[3] + d * kPitch, 64);
             _tile_dpbf16ps(3, 4, 6);
         }
     }
@@ -248,12 +248,12 @@ void score_columns(
         _tile_zero(2);
         _tile_zero(3);
         for (int64_t d = 0; d < dims; ++d) {
-            _tile_loadd(4, k0 + d * kPitch, 64);
-            _tile_loadd(6, q0 + d * kTile, 64);
+            DI_TILE_LOAD(4, k0 + d * kPitch, 64);
+            DI_TILE_LOAD(6, q0 + d * kTile, 64);
             _tile_dpbf16ps(0, 4, 6);
-            _tile_loadd(7, q1 + d * kTile, 64);
+            DI_TILE_LOAD(7, q1 + d * kTile, 64);
             _tile_dpbf16ps(1, 4, 7);
-            _tile_loadd(5, k1 + d * kPitch, 64);
+            DI_TILE_LOAD(5, k1 + d * kPitch, 64);
             _tile_dpbf16ps(2, 5, 6);
             _tile_dpbf16ps(3, 5, 7);
         }
@@ -338,22 +338,22 @@ DI_INLINE void value_products(const Scratch& s, int64_t t, int n, int first, int
     for (int step = first; step < last; ++step) {
         const uint16_t* v = s.v + (2 * t + step) * kPitch;
         const uint16_t* p = s.p + step * 3 * kTile;
-        _tile_loadd(6, p, 64);
-        _tile_loadd(3, v, 64);
+        DI_TILE_LOAD(6, p, 64);
+        DI_TILE_LOAD(3, v, 64);
         _tile_dpbf16ps(0, 6, 3);
         if (n > 1) {
-            _tile_loadd(4, v + 2 * kPitch, 64);
+            DI_TILE_LOAD(4, v + 2 * kPitch, 64);
             _tile_dpbf16ps(1, 6, 4);
         }
         if (n > 2) {
-            _tile_loadd(5, v + 4 * kPitch, 64);
+            DI_TILE_LOAD(5, v + 4 * kPitch, 64);
             _tile_dpbf16ps(2, 6, 5);
         }
-        _tile_loadd(7, p + kTile, 64);
+        DI_TILE_LOAD(7, p + kTile, 64);
         _tile_dpbf16ps(0, 7, 3);
         if (n > 1) _tile_dpbf16ps(1, 7, 4);
         if (n > 2) _tile_dpbf16ps(2, 7, 5);
-        _tile_loadd(6, p + 2 * kTile, 64);
+        DI_TILE_LOAD(6, p + 2 * kTile, 64);
         _tile_dpbf16ps(0, 6, 3);
         if (n > 1) _tile_dpbf16ps(1, 6, 4);
         if (n > 2) _tile_dpbf16ps(2, 6, 5);

@@ -163,13 +163,13 @@ DI_INLINE void pass(const GemmArgs& a, const uint16_t* x, float* c, int rows0, u
             b0 = tile_of(kb);
             b1 = b0 + kTileBytes;
         }
-        _tile_loadd(4, x + kb * a.step, ldx);
-        _tile_loadd(6, b0, 64);
+        DI_TILE_LOAD(4, x + kb * a.step, ldx);
+        DI_TILE_LOAD(6, b0, 64);
         _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, b1, 64);
+        DI_TILE_LOAD(7, b1, 64);
         _tile_dpbf16ps(1, 4, 7);
         if constexpr (kTwo) {
-            _tile_loadd(5, x + rows0 * a.ldx + kb * a.step, ldx);
+            DI_TILE_LOAD(5, x + rows0 * a.ldx + kb * a.step, ldx);
             _tile_dpbf16ps(2, 5, 6);
             _tile_dpbf16ps(3, 5, 7);
         }
@@ -218,10 +218,10 @@ double dot_roof_amx() {
     constexpr int kRounds = 5000;
     alignas(64) static const uint8_t zeros[kTileBytes] = {};
     configure_tiles(16, 16);
-    _tile_loadd(4, zeros, 64);
-    _tile_loadd(5, zeros, 64);
-    _tile_loadd(6, zeros, 64);
-    _tile_loadd(7, zeros, 64);
+    DI_TILE_LOAD(4, zeros, 64);
+    DI_TILE_LOAD(5, zeros, 64);
+    DI_TILE_LOAD(6, zeros, 64);
+    DI_TILE_LOAD(7, zeros, 64);
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);

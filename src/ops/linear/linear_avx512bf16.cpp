@@ -60,31 +60,30 @@ constexpr Fp8Bytes make_fp8_bytes() {
 }
 alignas(64) constexpr Fp8Bytes kFp8Bytes = make_fp8_bytes();
 
-/// The pairs of a block: out(p, half, vector) for every pair p of both halves.
+/// The pairs of a block: out(p, half, vector) for every pair p of both halves, in kGroups groups.
 struct Fp8Pairs {
     static constexpr bool kScaled = true;
+    static constexpr int kGroups = kPairs / 2;
     static DI_INLINE void prefetch(const uint8_t* panel, int64_t k, int64_t kb) {
         prefetch_ahead<kBlockK * kPanelRows>(codes(panel, k, kb));
     }
     template <typename Out>
-    static DI_INLINE void block(const uint8_t* panel, int64_t k, int64_t kb, const Out& out) {
+    static DI_INLINE void group(
+        const uint8_t* panel, int64_t k, int64_t kb, int g, const Out& out) {
         const uint8_t* src = codes(panel, k, kb);
         const I low0 = iload(kFp8Bytes.low), low1 = iload(kFp8Bytes.low + 64),
                 high0 = iload(kFp8Bytes.high), high1 = iload(kFp8Bytes.high + 64);
         DI_UNROLL
-        for (int g = 0; g < kPairs / 2; ++g) {
-            DI_UNROLL
-            for (int half = 0; half < 2; ++half) {
-                const I code = iload(src + half * (kBlockK * 16) + 64 * g);
-                const I low = _mm512_permutex2var_epi8(low0, code, low1);
-                const I high = _mm512_ternarylogic_epi32(  // table | (code & sign)
-                    _mm512_permutex2var_epi8(high0, code, high1),
-                    code,
-                    _mm512_set1_epi8(static_cast<char>(0x80)),
-                    0xF8);
-                out(2 * g, half, _mm512_unpacklo_epi8(low, high));
-                out(2 * g + 1, half, _mm512_unpackhi_epi8(low, high));
-            }
+        for (int half = 0; half < 2; ++half) {
+            const I code = iload(src + half * (kBlockK * 16) + 64 * g);
+            const I low = _mm512_permutex2var_epi8(low0, code, low1);
+            const I high = _mm512_ternarylogic_epi32(  // table | (code & sign)
+                _mm512_permutex2var_epi8(high0, code, high1),
+                code,
+                _mm512_set1_epi8(static_cast<char>(0x80)),
+                0xF8);
+            out(2 * g, half, _mm512_unpacklo_epi8(low, high));
+            out(2 * g + 1, half, _mm512_unpackhi_epi8(low, high));
         }
     }
     static DI_INLINE void scales(const uint8_t* panel, int64_t, int64_t kb, F* s) {
@@ -99,11 +98,13 @@ struct Fp8Pairs {
 
 struct Fp4Pairs {
     static constexpr bool kScaled = true;
+    static constexpr int kGroups = 4;
     static DI_INLINE void prefetch(const uint8_t* panel, int64_t k, int64_t kb) {
         prefetch_ahead<kBlockK * 16>(codes(panel, k, kb));
     }
     template <typename Out>
-    static DI_INLINE void block(const uint8_t* panel, int64_t k, int64_t kb, const Out& out) {
+    static DI_INLINE void group(
+        const uint8_t* panel, int64_t k, int64_t kb, int g, const Out& out) {
         // Twice: vpermw reads five index bits, the upper one belongs to a neighbour.
         const I table = _mm512_broadcast_i64x4(_mm256_setr_epi16(0x0000,
                                                                  0x3F00,
@@ -122,16 +123,13 @@ struct Fp4Pairs {
                                                                  static_cast<int16_t>(0xC080),
                                                                  static_cast<int16_t>(0xC0C0)));
         const uint8_t* src = codes(panel, k, kb);
+        I d[2] = {iload(src + 128 * g), iload(src + 128 * g + 64)};
         DI_UNROLL
-        for (int g = 0; g < 4; ++g) {
-            I d[2] = {iload(src + 128 * g), iload(src + 128 * g + 64)};
+        for (int t = 0; t < 4; ++t) {
             DI_UNROLL
-            for (int t = 0; t < 4; ++t) {
-                DI_UNROLL
-                for (int half = 0; half < 2; ++half) {
-                    out(4 * g + t, half, _mm512_permutexvar_epi16(d[half], table));
-                    d[half] = isrl<4>(d[half]);
-                }
+            for (int half = 0; half < 2; ++half) {
+                out(4 * g + t, half, _mm512_permutexvar_epi16(d[half], table));
+                d[half] = isrl<4>(d[half]);
             }
         }
     }
@@ -149,18 +147,17 @@ struct Fp4Pairs {
 
 struct Bf16Pairs {
     static constexpr bool kScaled = false;
+    static constexpr int kGroups = kPairs;
     static DI_INLINE void prefetch(const uint8_t* panel, int64_t k, int64_t kb) {
         prefetch_ahead<kPairs * 64>(panel + kb * (kPairs * 64));
         prefetch_ahead<kPairs * 64>(panel + k * 32 + kb * (kPairs * 64));
     }
     template <typename Out>
-    static DI_INLINE void block(const uint8_t* panel, int64_t k, int64_t kb, const Out& out) {
-        const uint8_t* src = panel + kb * (kPairs * 64);
-        DI_UNROLL
-        for (int p = 0; p < kPairs; ++p) {
-            out(p, 0, iload(src + 64 * p));
-            out(p, 1, iload(src + k * 32 + 64 * p));
-        }
+    static DI_INLINE void group(
+        const uint8_t* panel, int64_t k, int64_t kb, int g, const Out& out) {
+        const uint8_t* src = panel + kb * (kPairs * 64) + 64 * g;
+        out(g, 0, iload(src));
+        out(g, 1, iload(src + k * 32));
     }
     static DI_INLINE void scales(const uint8_t*, int64_t, int64_t, F*) {}
 };
@@ -171,10 +168,60 @@ DI_INLINE F add_block(F c, F p, F s) {
     return kScaled ? vfma(p, s, c) : c + p;
 }
 
+/// c += the sums of N blocks from kb on; with one or two rows two blocks at once, whose products do
+/// not wait for each other. kSums: c are the rows' sums in registers, else they stay in a.c.
+template <typename Format, int R, int N, bool kSums>
+DI_INLINE void few_blocks(const GemmArgs& a, int64_t kb, F (*c)[2]) {
+    F p[N][R][2];
+    DI_UNROLL
+    for (int n = 0; n < N; ++n) {
+        DI_UNROLL
+        for (int r = 0; r < R; ++r) p[n][r][0] = p[n][r][1] = vzero();
+        // Plain loads of bf16 keep up with the hardware's own prefetching.
+        if constexpr (Format::kScaled || R > 2) Format::prefetch(a.panel, a.k, kb + n);
+    }
+    DI_UNROLL
+    for (int g = 0; g < Format::kGroups; ++g) {
+        DI_UNROLL
+        for (int n = 0; n < N; ++n) {
+            const uint16_t* x = a.x_bf16 + (kb + n) * a.step;
+            Format::group(
+                a.panel,
+                a.k,
+                kb + n,
+                g,
+                [&](int pair, int half, I w) __attribute__((always_inline)) {
+                    DI_UNROLL
+                    for (int r = 0; r < R; ++r)
+                        p[n][r][half] = dot(p[n][r][half], w, pair_of(x + r * a.ldx + 2 * pair));
+                });
+        }
+    }
+    DI_UNROLL
+    for (int n = 0; n < N; ++n) {
+        F s[2] = {};
+        Format::scales(a.panel, a.k, kb + n, s);
+        DI_UNROLL
+        for (int r = 0; r < R; ++r) {
+            DI_UNROLL
+            for (int half = 0; half < 2; ++half) {
+                if constexpr (kSums) {
+                    c[r][half] = add_block<Format::kScaled>(c[r][half], p[n][r][half], s[half]);
+                } else {
+                    float* d = a.c + r * kPanelRows + half * kLanes;
+                    vstore(d, add_block<Format::kScaled>(vload(d), p[n][r][half], s[half]));
+                }
+            }
+        }
+    }
+}
+
 /// Rows that take the pairs from registers; up to four keep their sums there too.
 template <typename Format, int R>
 void few_rows(const GemmArgs& a) {
     constexpr bool kSums = R <= 4;  // else the sums of the blocks fill the registers
+    constexpr int kAtOnce = R <= 2 ? 2 : 1;
+    const int64_t num_blocks = a.k / kBlockK;
     F c[R][2];
     DI_UNROLL
     for (int r = 0; r < R; ++r) {
@@ -184,34 +231,10 @@ void few_rows(const GemmArgs& a) {
             vstore(a.c + r * kPanelRows + kLanes, vzero());
         }
     }
-    for (int64_t kb = 0; kb < a.k / kBlockK; ++kb) {
-        const uint16_t* x = a.x_bf16 + kb * a.step;
-        F p[R][2];
-        DI_UNROLL
-        for (int r = 0; r < R; ++r) p[r][0] = p[r][1] = vzero();
-        // Plain loads of bf16 keep up with the hardware's own prefetching.
-        if constexpr (Format::kScaled || R > 2) Format::prefetch(a.panel, a.k, kb);
-        Format::block(
-            a.panel, a.k, kb, [&](int pair, int half, I w) __attribute__((always_inline)) {
-                DI_UNROLL
-                for (int r = 0; r < R; ++r)
-                    p[r][half] = dot(p[r][half], w, pair_of(x + r * a.ldx + 2 * pair));
-            });
-        F s[2] = {};
-        Format::scales(a.panel, a.k, kb, s);
-        DI_UNROLL
-        for (int r = 0; r < R; ++r) {
-            DI_UNROLL
-            for (int half = 0; half < 2; ++half) {
-                if constexpr (kSums) {
-                    c[r][half] = add_block<Format::kScaled>(c[r][half], p[r][half], s[half]);
-                } else {
-                    float* d = a.c + r * kPanelRows + half * kLanes;
-                    vstore(d, add_block<Format::kScaled>(vload(d), p[r][half], s[half]));
-                }
-            }
-        }
-    }
+    int64_t kb = 0;
+    for (; kb + kAtOnce <= num_blocks; kb += kAtOnce)
+        few_blocks<Format, R, kAtOnce, kSums>(a, kb, c);
+    if (kb < num_blocks) few_blocks<Format, R, 1, kSums>(a, kb, c);
     if constexpr (kSums) {
         DI_UNROLL
         for (int r = 0; r < R; ++r) {
@@ -254,10 +277,13 @@ void many_rows(const GemmArgs& a) {
     for (int64_t i = 0; i < a.num_rows * kPanelRows; i += kLanes) vstore(a.c + i, vzero());
     for (int64_t kb = 0; kb < a.k / kBlockK; ++kb) {
         Format::prefetch(a.panel, a.k, kb);
-        Format::block(
-            a.panel, a.k, kb, [&](int pair, int half, I w) __attribute__((always_inline)) {
-                _mm512_store_si512(tile + 2 * pair + half, w);
-            });
+        DI_UNROLL
+        for (int g = 0; g < Format::kGroups; ++g) {
+            Format::group(
+                a.panel, a.k, kb, g, [&](int pair, int half, I w) __attribute__((always_inline)) {
+                    _mm512_store_si512(tile + 2 * pair + half, w);
+                });
+        }
         F s[2] = {};
         Format::scales(a.panel, a.k, kb, s);
         const uint16_t* x = a.x_bf16 + kb * a.step;

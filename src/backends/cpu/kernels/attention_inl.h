@@ -12,9 +12,19 @@
 namespace deepinfer::cpu {
 namespace {
 
-constexpr int kHeadTile = kLanes == 16 ? 4 : 2;
-constexpr int kKeyTile = 4;
-constexpr int kDimTile = 4;  // vectors
+// Sums in registers: heads × keys and heads × dims (in vectors). AVX2 has sixteen registers, twelve
+// for sums; the baseline's products wait for nothing.
+constexpr int kHeadTile = kLanes >= 8 ? 4 : 2;
+constexpr int kKeyTile = kLanes == 8 ? 3 : 4;
+constexpr int kDimTile = kLanes == 8 ? 3 : 4;
+
+/// Four sums, each by the tree of vsum.
+DI_INLINE __m128 sum_four(F a, F b, F c, F d) {
+    const __m128 p = fold4(a), q = fold4(b), r = fold4(c), s = fold4(d);
+    const __m128 pq = _mm_add_ps(_mm_movelh_ps(p, q), _mm_movehl_ps(q, p)),
+                 rs = _mm_add_ps(_mm_movelh_ps(r, s), _mm_movehl_ps(s, r));
+    return _mm_add_ps(_mm_shuffle_ps(pq, rs, 0x88), _mm_shuffle_ps(pq, rs, 0xDD));
+}
 
 template <int H, int K>
 DI_INLINE void score_tile(
@@ -33,13 +43,22 @@ DI_INLINE void score_tile(
         for (int h = 0; h < H; ++h) {
             const F a = vload(q + h * dh + d);
             DI_UNROLL
-            for (int j = 0; j < K; ++j) acc[h][j] = vfma(a, kv[j], acc[h][j]);
+            for (int j = 0; j < K; ++j) add_product(acc[h][j], a, kv[j]);
         }
     }
     DI_UNROLL
-    for (int h = 0; h < H; ++h) {
-        DI_UNROLL
-        for (int j = 0; j < K; ++j) p[h * kKeyBlock + j] = vsum(acc[h][j]) * scale;
+    for (int j = 0; j < K; ++j) {
+        if constexpr (H == 4) {
+            float t[4];
+            _mm_storeu_ps(t,
+                          _mm_mul_ps(sum_four(acc[0][j], acc[1][j], acc[2][j], acc[3][j]),
+                                     _mm_set1_ps(scale)));
+            DI_UNROLL
+            for (int h = 0; h < H; ++h) p[h * kKeyBlock + j] = t[h];
+        } else {
+            DI_UNROLL
+            for (int h = 0; h < H; ++h) p[h * kKeyBlock + j] = vsum(acc[h][j]) * scale;
+        }
     }
 }
 
@@ -51,34 +70,41 @@ DI_INLINE void score_heads(
     for (; j < n; ++j) score_tile<H, 1>(q, keys + j, dh, scale, p + j);
 }
 
+template <int H, int D>
+DI_INLINE void value_tile(
+    const float* p, const float* const* keys, int64_t n, int64_t dh, int64_t d, float* o) {
+    F acc[H][D];
+    DI_UNROLL
+    for (int h = 0; h < H; ++h) {
+        DI_UNROLL
+        for (int i = 0; i < D; ++i) acc[h][i] = vzero();
+    }
+    for (int64_t j = 0; j < n; ++j) {
+        F v[D];
+        DI_UNROLL
+        for (int i = 0; i < D; ++i) v[i] = vload(keys[j] + d + i * kLanes);
+        DI_UNROLL
+        for (int h = 0; h < H; ++h) {
+            const F w = vset(p[h * kKeyBlock + j]);
+            DI_UNROLL
+            for (int i = 0; i < D; ++i) add_product(acc[h][i], w, v[i]);
+        }
+    }
+    DI_UNROLL
+    for (int h = 0; h < H; ++h) {
+        DI_UNROLL
+        for (int i = 0; i < D; ++i) vstore(o + h * dh + d + i * kLanes, acc[h][i]);
+    }
+}
+
 /// o[h] = Σ_j p[h, j] · keys[j], one chain over j per element
 template <int H>
 DI_INLINE void value_heads(
     const float* p, const float* const* keys, int64_t n, int64_t dh, float* o) {
-    for (int64_t d = 0; d < dh; d += kDimTile * kLanes) {
-        F acc[H][kDimTile];
-        DI_UNROLL
-        for (int h = 0; h < H; ++h) {
-            DI_UNROLL
-            for (int i = 0; i < kDimTile; ++i) acc[h][i] = vzero();
-        }
-        for (int64_t j = 0; j < n; ++j) {
-            F v[kDimTile];
-            DI_UNROLL
-            for (int i = 0; i < kDimTile; ++i) v[i] = vload(keys[j] + d + i * kLanes);
-            DI_UNROLL
-            for (int h = 0; h < H; ++h) {
-                const F w = vset(p[h * kKeyBlock + j]);
-                DI_UNROLL
-                for (int i = 0; i < kDimTile; ++i) acc[h][i] = vfma(w, v[i], acc[h][i]);
-            }
-        }
-        DI_UNROLL
-        for (int h = 0; h < H; ++h) {
-            DI_UNROLL
-            for (int i = 0; i < kDimTile; ++i) vstore(o + h * dh + d + i * kLanes, acc[h][i]);
-        }
-    }
+    int64_t d = 0;
+    for (; d + kDimTile * kLanes <= dh; d += kDimTile * kLanes)
+        value_tile<H, kDimTile>(p, keys, n, dh, d, o);
+    for (; d < dh; d += kLanes) value_tile<H, 1>(p, keys, n, dh, d, o);
 }
 
 /// Scores of one head → probabilities in place; the block's maximum and sum.
@@ -104,6 +130,23 @@ inline void widen_entry_key(const uint8_t* row, int64_t dh, uint8_t* key) {
     widen_entry(row, dh, reinterpret_cast<float*>(key));
 }
 
+/// Heads h .. h + H - 1.
+template <int H>
+DI_INLINE void attend_heads(const float* q,
+                            const float* const* keys,
+                            int64_t n,
+                            int64_t dh,
+                            float scale,
+                            int64_t h,
+                            int64_t heads,
+                            float* p,
+                            float* part) {
+    score_heads<H>(q + h * dh, keys, n, dh, scale, p);
+    for (int i = 0; i < H; ++i)
+        softmax_block(p + i * kKeyBlock, n, part + h + i, part + heads + h + i);
+    value_heads<H>(p, keys, n, dh, part + 2 * heads + h * dh);
+}
+
 inline void attend_keys(const AttentionArgs& a, float* scratch, float* part) {
     const int64_t dh = a.dh, heads = a.heads, n = a.num_keys;
     const float* keys[kKeyBlock];
@@ -112,18 +155,11 @@ inline void attend_keys(const AttentionArgs& a, float* scratch, float* part) {
     float* p = q + heads * dh;
     for (int64_t i = 0; i < heads * dh; i += kLanes) vstore(q + i, vload_bf16(a.q + i));
     int64_t h = 0;
-    float* o = part + 2 * heads;
-    for (; h + kHeadTile <= heads; h += kHeadTile) {
-        score_heads<kHeadTile>(q + h * dh, keys, n, dh, a.scale, p);
-        for (int i = 0; i < kHeadTile; ++i)
-            softmax_block(p + i * kKeyBlock, n, part + h + i, part + heads + h + i);
-        value_heads<kHeadTile>(p, keys, n, dh, o + h * dh);
-    }
-    for (; h < heads; ++h) {
-        score_heads<1>(q + h * dh, keys, n, dh, a.scale, p);
-        softmax_block(p, n, part + h, part + heads + h);
-        value_heads<1>(p, keys, n, dh, o + h * dh);
-    }
+    for (; h + kHeadTile <= heads; h += kHeadTile)
+        attend_heads<kHeadTile>(q, keys, n, dh, a.scale, h, heads, p, part);
+    for (; kHeadTile > 2 && h + 2 <= heads; h += 2)
+        attend_heads<2>(q, keys, n, dh, a.scale, h, heads, p, part);
+    for (; h < heads; ++h) attend_heads<1>(q, keys, n, dh, a.scale, h, heads, p, part);
 }
 
 inline void merge_block(float* state, const float* part, int64_t heads, int64_t dh) {

@@ -61,6 +61,10 @@ alignas(64) constexpr Fp4Tables kFp4Table = {{0.0f,
                                               -4.0f,
                                               -6.0f}};
 
+/// The same numbers as bf16, high and low bytes apart, for byte look-ups: codes 0 .. 7 and 8 .. 15.
+constexpr uint64_t kFp4HighBytes[2] = {0x404040403F3F3F00, 0xC0C0C0C0BFBFBF00};
+constexpr uint64_t kFp4LowBytes = 0xC0804000C0800000;  // of both
+
 /// 2^(byte - 127) · 2^extra. Packed scales are in 27..227 (pack.cpp), so this never leaves the
 /// normals.
 DI_INLINE float scale_value(uint8_t byte, int extra) {
@@ -127,6 +131,7 @@ struct Fp4Panel {
     static constexpr int kScaleBytes = 32;
     static constexpr bool kScaled = true;
 
+#if defined(__AVX512F__) || !defined(__AVX2__)  // AVX2 stores FP4 in its own form
     static DI_INLINE F32x32 row(const uint8_t* block, int k) {
         const uint8_t* p = block + (k >> 3) * 128;
         const int shift = ((k & 7) >> 1) * 4 + (k & 1) * 16;
@@ -136,10 +141,6 @@ struct Fp4Panel {
 #if defined(__AVX512F__)
             const I d = _mm512_srl_epi32(iload(p + 4 * kLanes * i), _mm_cvtsi32_si128(shift));
             r.v[i] = _mm512_permutexvar_ps(d, vload(kFp4Table.value));
-#elif defined(__AVX2__)
-            const I d = _mm256_srl_epi32(iload(p + 4 * kLanes * i), _mm_cvtsi32_si128(shift));
-            const F magnitude = _mm256_permutevar8x32_ps(vload(kFp4Table.value), d);
-            r.v[i] = _mm256_xor_ps(magnitude, as_f(isll<28>(iand(d, iset(8)))));
 #else
             const float* t = kFp4Table.value;
             uint32_t w[4];
@@ -152,6 +153,7 @@ struct Fp4Panel {
         }
         return r;
     }
+#endif
     static DI_INLINE F32x32 scale(const uint8_t* scales) {
         F32x32 r;
         DI_UNROLL
@@ -228,15 +230,28 @@ DI_INLINE void tile_rows(const float* x, int64_t ldx, const float* tile, float* 
             for (int i = 0; i < kChunk; ++i) p[r][i] = vzero();
         }
         for (int k = 0; k < kBlockK; ++k) {
-            F w[kChunk];
-            DI_UNROLL
-            for (int i = 0; i < kChunk; ++i)
-                w[i] = vload(tile + kPanelRows * k + (first + i) * kLanes);
-            DI_UNROLL
-            for (int r = 0; r < R; ++r) {
-                const F a = vset(x[r * ldx + k]);
+            // The fewer of the two stay in registers beside the sums, the others come in turn.
+            if constexpr (R < kChunk) {
+                F a[R];
                 DI_UNROLL
-                for (int i = 0; i < kChunk; ++i) p[r][i] = vfma(a, w[i], p[r][i]);
+                for (int r = 0; r < R; ++r) a[r] = vset(x[r * ldx + k]);
+                DI_UNROLL
+                for (int i = 0; i < kChunk; ++i) {
+                    const F w = vload(tile + kPanelRows * k + (first + i) * kLanes);
+                    DI_UNROLL
+                    for (int r = 0; r < R; ++r) add_product(p[r][i], a[r], w);
+                }
+            } else {
+                F w[kChunk];
+                DI_UNROLL
+                for (int i = 0; i < kChunk; ++i)
+                    w[i] = vload(tile + kPanelRows * k + (first + i) * kLanes);
+                DI_UNROLL
+                for (int r = 0; r < R; ++r) {
+                    const F a = vset(x[r * ldx + k]);
+                    DI_UNROLL
+                    for (int i = 0; i < kChunk; ++i) add_product(p[r][i], a, w[i]);
+                }
             }
         }
         DI_UNROLL
@@ -254,7 +269,8 @@ DI_INLINE void tile_all(
     const float* x, int64_t ldx, int64_t num_rows, const float* tile, float* c) {
     constexpr int kMax = kLanes == 16 ? 12 : kLanes == 8 ? 3 : 2;
     int64_t r = 0;
-    for (; r + kMax <= num_rows; r += kMax)
+    // Four rows at the end of AVX2 go as two and two: one row alone waits for its own sums.
+    for (; r + kMax <= num_rows && (kMax != 3 || r + 4 != num_rows); r += kMax)
         tile_rows<kMax>(x + r * ldx, ldx, tile, c + r * kPanelRows);
     if constexpr (kMax == 12) {
         if (r + 8 <= num_rows) {
@@ -266,7 +282,7 @@ DI_INLINE void tile_all(
             r += 4;
         }
     }
-    if (r + 2 <= num_rows) {
+    while (r + 2 <= num_rows) {
         tile_rows<2>(x + r * ldx, ldx, tile, c + r * kPanelRows);
         r += 2;
     }
@@ -303,49 +319,66 @@ void gemm_many(const GemmArgs& a) {
 // ---- few rows: widen in registers
 // ------------------------------------------------------------------
 
+/// c += the chains of N blocks from kb on. Two at once hide the latency of their products.
+template <typename Format, int R, int N>
+DI_INLINE void few_blocks(const GemmArgs& a, const Blocks<Format>& blocks, int64_t kb, F (*c)[kV]) {
+    F p[N][R][kV];
+    DI_UNROLL
+    for (int n = 0; n < N; ++n) {
+        DI_UNROLL
+        for (int r = 0; r < R; ++r) {
+            DI_UNROLL
+            for (int i = 0; i < kV; ++i) p[n][r][i] = vzero();
+        }
+    }
+    DI_UNROLL
+    for (int k = 0; k < kBlockK; ++k) {
+        DI_UNROLL
+        for (int n = 0; n < N; ++n) {
+            const F32x32 w = blocks.row(kb + n, k);
+            DI_UNROLL
+            for (int r = 0; r < R; ++r) {
+                const F v = vset(a.x[(kb + n) * a.step + r * a.ldx + k]);
+                DI_UNROLL
+                for (int i = 0; i < kV; ++i) p[n][r][i] = vfma(v, w.v[i], p[n][r][i]);
+            }
+        }
+    }
+    DI_UNROLL
+    for (int n = 0; n < N; ++n) {
+        if constexpr (Format::kScaled) {
+            const F32x32 s = blocks.scale(kb + n);
+            DI_UNROLL
+            for (int r = 0; r < R; ++r) {
+                // The product is exact (power of two): one rounding with or without FMA.
+                DI_UNROLL
+                for (int i = 0; i < kV; ++i) c[r][i] = vfma(p[n][r][i], s.v[i], c[r][i]);
+            }
+        } else {
+            DI_UNROLL
+            for (int r = 0; r < R; ++r) {
+                DI_UNROLL
+                for (int i = 0; i < kV; ++i) c[r][i] = c[r][i] + p[n][r][i];
+            }
+        }
+    }
+}
+
 template <typename Format, int R>
 void gemm_few(const GemmArgs& a) {
     const Blocks<Format> blocks{a.panel, a.k};
+    const int64_t num_blocks = a.k / kBlockK;
     F c[R][kV];
     DI_UNROLL
     for (int r = 0; r < R; ++r) {
         DI_UNROLL
         for (int i = 0; i < kV; ++i) c[r][i] = vzero();
     }
-    for (int64_t kb = 0; kb < a.k / kBlockK; ++kb) {
-        const float* x = a.x + kb * a.step;
-        F p[R][kV];
-        DI_UNROLL
-        for (int r = 0; r < R; ++r) {
-            DI_UNROLL
-            for (int i = 0; i < kV; ++i) p[r][i] = vzero();
-        }
-        DI_UNROLL
-        for (int k = 0; k < kBlockK; ++k) {
-            const F32x32 w = blocks.row(kb, k);
-            DI_UNROLL
-            for (int r = 0; r < R; ++r) {
-                const F v = vset(x[r * a.ldx + k]);
-                DI_UNROLL
-                for (int i = 0; i < kV; ++i) p[r][i] = vfma(v, w.v[i], p[r][i]);
-            }
-        }
-        if constexpr (Format::kScaled) {
-            const F32x32 s = blocks.scale(kb);
-            DI_UNROLL
-            for (int r = 0; r < R; ++r) {
-                // The product is exact (power of two): one rounding with or without FMA.
-                DI_UNROLL
-                for (int i = 0; i < kV; ++i) c[r][i] = vfma(p[r][i], s.v[i], c[r][i]);
-            }
-        } else {
-            DI_UNROLL
-            for (int r = 0; r < R; ++r) {
-                DI_UNROLL
-                for (int i = 0; i < kV; ++i) c[r][i] = c[r][i] + p[r][i];
-            }
-        }
-    }
+    constexpr int kAtOnce = kLanes == 16 ? 2 : 1;  // registers
+    int64_t kb = 0;
+    for (; kb + kAtOnce <= num_blocks; kb += kAtOnce)
+        few_blocks<Format, R, kAtOnce>(a, blocks, kb, c);
+    if (kb < num_blocks) few_blocks<Format, R, 1>(a, blocks, kb, c);
     DI_UNROLL
     for (int r = 0; r < R; ++r) {
         DI_UNROLL
@@ -402,9 +435,11 @@ constexpr RoofKernels roof_kernels() {
     return {&dot_roof, &read_roof};
 }
 
+#if defined(__AVX512F__) || !defined(__AVX2__)  // linear_avx2.cpp has its own
 constexpr LinearKernels linear_kernels() {
     return {&gemm<Fp8Panel>, &gemm<Fp4Panel>, &gemm<Bf16Panel>, &gemm_f32, false};
 }
+#endif
 
 }  // namespace
 }  // namespace deepinfer::cpu

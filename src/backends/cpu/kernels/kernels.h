@@ -28,10 +28,23 @@ constexpr int64_t kMaxPanelK = 16384;
 ///             E8M0, then k/32 marks of blocks with a zero or subnormal code (AMX)
 ///   kFp8Quad  k/32 E8M0, then k/32 × two halves of 16 rows × 8 × [64 codes: four rows of four k in
 ///             each quarter, the first pair of all four rows before the second] (AVX-512 BF16)
+///   kFp8Words k/32 E8M0 and k/32 marks of blocks with a zero or subnormal code, then k × [16 words
+///             of two codes: word 2i rows i and 16 + i, word 2i + 1 rows 8 + i and 24 + i] (AVX2)
+///   kFp4Bytes k/32 × [32 E8M0 bytes], then k/2 × [32 bytes in the order of pack.cpp: k in the low
+///             nibble, k + 1 in the high one] (AVX2)
 ///
 /// Where scales come first they fill whole cache lines: whoever reads ahead of a panel's end meets
 /// the next one's scales before its codes, so both are there when it starts.
-enum class PanelFormat : uint8_t { kFp8, kFp4, kBf16, kF32, kFp8Pair, kFp8Quad };
+enum class PanelFormat : uint8_t {
+    kFp8,
+    kFp4,
+    kBf16,
+    kF32,
+    kFp8Pair,
+    kFp8Quad,
+    kFp8Words,
+    kFp4Bytes
+};
 
 /// Bytes of the scales in front of a panel's codes, `per_block` for every 32 k.
 constexpr int64_t scale_bytes(int64_t k, int64_t per_block) {

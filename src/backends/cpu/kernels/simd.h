@@ -340,6 +340,16 @@ DI_INLINE F vzero() {
     return vset(0.0f);
 }
 
+/// acc = vfma(a, b, acc). With AVX2's sixteen registers g++ moves sums through the stack, or loads
+/// b anew for every product, unless it is told where they are.
+DI_INLINE void add_product(F& acc, F a, F b) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    __asm__("vfmadd231ps %2, %1, %0" : "+x"(acc) : "x"(a), "x"(b));
+#else
+    acc = vfma(a, b, acc);
+#endif
+}
+
 /// Sum of all lanes, always the same tree: halves are added until one lane is left.
 DI_INLINE float vsum(F a) {
     __m128 s = fold4(a);
