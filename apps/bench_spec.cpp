@@ -128,7 +128,8 @@ struct Run {
 /// One way of decoding and what its repetitions took.
 struct Side {
     Engine* engine = nullptr;
-    int drafts = 0;  ///< of a fixed length
+    int drafts = 0;         ///< of a fixed length
+    bool schedule = false;  ///< as many as pay
     Sample rate{}, cpu{}, speedup{}, cpu_speedup{};
     void add(const Run& run, const Run& off) {
         rate.add(run.rate());
@@ -152,12 +153,22 @@ struct Delta {
         sums.draft_us += after.draft_us - before.draft_us;
         sums.steps_with += after.steps_with - before.steps_with;
         sums.steps_without += after.steps_without - before.steps_without;
+        add_timed(before.with, after.with, &sums.with);
+        add_timed(before.without, after.without, &sums.without);
         add_each(before.proposed_at, after.proposed_at, &sums.proposed_at);
         add_each(before.verified_at, after.verified_at, &sums.verified_at);
         add_each(before.accepted_at, after.accepted_at, &sums.accepted_at);
     }
 
   private:
+    static void add_timed(const SpecStats::Timed& before,
+                          const SpecStats::Timed& after,
+                          SpecStats::Timed* sum) {
+        sum->steps += after.steps - before.steps;
+        sum->us += after.us - before.us;
+        sum->tokens += after.tokens - before.tokens;
+        sum->rows += after.rows - before.rows;
+    }
     static void add_each(const std::vector<int64_t>& before,
                          const std::vector<int64_t>& after,
                          std::vector<int64_t>* sum) {
@@ -170,7 +181,8 @@ struct Delta {
 
 class SpecBench {
   public:
-    /// `fixed`: engines that always verify one number of drafts, to be measured beside.
+    /// `fixed`: engines that always verify one number of drafts, and one that verifies as many as
+    /// pay, to be measured beside.
     SpecBench(Engine& plain,
               Engine& drafting,
               std::vector<std::unique_ptr<Engine>> fixed,
@@ -186,7 +198,9 @@ class SpecBench {
     Status run(int64_t batch, ordered_json* record) {
         Side without{&plain_}, with{&drafting_};
         std::vector<Side> fixed;
-        for (const auto& e : fixed_) fixed.push_back({e.get(), e->config().nextn});
+        for (const auto& e : fixed_) {
+            fixed.push_back({e.get(), e->config().nextn, e->config().varlen});
+        }
         Delta delta;
         double elapsed = 0;
         int64_t tokens = 0;
@@ -274,10 +288,15 @@ class SpecBench {
 
     /// The fixed lengths, and how the engine's own choice compares with the best of them (and with
     /// no drafts, the length 0).
-    static void add_fixed(const Side& with, const std::vector<Side>& fixed, ordered_json* record) {
+    static void add_fixed(const Side& with, const std::vector<Side>& sides, ordered_json* record) {
         ordered_json rates = ordered_json::object(), cpu = ordered_json::object();
         double best = 1, best_cpu = 1;
-        for (const Side& f : fixed) {
+        const Side* schedule = nullptr;
+        for (const Side& f : sides) {
+            if (f.schedule) {
+                schedule = &f;
+                continue;
+            }
             const std::string name = std::to_string(f.drafts);
             rates[name] = f.speedup.median();
             cpu[name] = f.cpu_speedup.median();
@@ -288,6 +307,11 @@ class SpecBench {
         (*record)["speedup_cpu_by_fixed_length"] = cpu;
         (*record)["to_best_fixed"] = with.speedup.median() / best;
         (*record)["to_best_fixed_cpu"] = with.cpu_speedup.median() / best_cpu;
+        if (schedule == nullptr) return;
+        schedule->speedup.put_spread("varlen_speedup", "", record);
+        schedule->cpu_speedup.put_spread("varlen_speedup_cpu", "", record);
+        (*record)["varlen_to_best_fixed"] = schedule->speedup.median() / best;
+        (*record)["varlen_to_best_fixed_cpu"] = schedule->cpu_speedup.median() / best_cpu;
     }
 
     void fill(int64_t batch,
@@ -349,6 +373,16 @@ class SpecBench {
         r["draft_share_of_time"] = static_cast<double>(s.draft_us) / (elapsed * 1e6);
         r["steps_with"] = s.steps_with;
         r["steps_without"] = s.steps_without;
+        // Why drafts pay or do not: what a step with them costs, and what it gives.
+        const auto per_step = [](int64_t sum, const SpecStats::Timed& t) {
+            return t.steps > 0 ? static_cast<double>(sum) / static_cast<double>(t.steps) : 0;
+        };
+        r["step_us_with"] = per_step(s.with.us, s.with);
+        r["step_us_without"] = per_step(s.without.us, s.without);
+        r["step_rows_with"] = per_step(s.with.rows, s.with);
+        r["step_rows_without"] = per_step(s.without.rows, s.without);
+        r["step_tokens_with"] = per_step(s.with.tokens, s.with);
+        r["step_tokens_without"] = per_step(s.without.tokens, s.without);
         // Since the engine's start
         r["ece_raw"] = all.ece_raw;
         r["ece"] = all.ece;
@@ -400,11 +434,18 @@ Status bench_spec(const SpecBenchOptions& options,
                              random_prompts(plain.value()->model_info().vocab_size));
     if (!prompts.ok()) return prompts.status();
     std::vector<std::unique_ptr<Engine>> fixed;
-    for (int n = 1; options.fixed_lengths && n <= drafting.value()->config().nextn; ++n) {
+    const int longest = options.fixed_lengths ? drafting.value()->config().nextn : 0;
+    for (int n = 1; n <= longest + 1; ++n) {
         EngineConfig c = options.engine;
-        c.nextn = n;
-        c.varlen = c.spec_auto_off = false;
         c.spec_calibration.clear();
+        if (n <= longest) {
+            c.nextn = n;
+            c.varlen = c.spec_auto_off = false;
+        } else if (longest == 0 || c.varlen) {
+            break;
+        } else {
+            c.varlen = true;
+        }
         Result<std::unique_ptr<Engine>> engine = Engine::create(c);
         if (!engine.ok()) return engine.status();
         fixed.push_back(std::move(engine).value());

@@ -21,7 +21,8 @@ struct SpecBenchOptions {
     int repeat = 3, warmup = 1;
     uint64_t seed = 1;
     double temperature = 0;
-    bool fixed_lengths = false;  ///< measures 1 … nextn drafts, always verified, beside it
+    bool fixed_lengths =
+        false;  ///< beside it: 1 … nextn drafts, always verified, and as many as pay
     std::string tag, note;
     bool progress = false;
 };

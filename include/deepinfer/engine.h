@@ -44,6 +44,12 @@ struct SpecStats {
     int64_t steps_with = 0, steps_without = 0;  ///< steps with decodes, with and without drafts
     int64_t switched_off = 0;  ///< times drafts were turned off because they did not pay
     int64_t draft_us = 0;      ///< time spent drafting (a part of step_us)
+    /// Steps with decodes, with drafts and without: how many, their time without what prompt rows
+    /// beside them took, the tokens and rows of the decodes.
+    struct Timed {
+        int64_t steps = 0, us = 0, tokens = 0, rows = 0;
+    };
+    Timed with, without;
 
     /// Tokens per round, the model's own included.
     double acceptance_length() const;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr char kFormat[] = "deepinfer draft calibration 2";
 constexpr double kLogitRange = 8, kFade = 0.999, kShrink = 64, kShrinkMean = 8;
-constexpr double kTrialsPerFit = 64;
+constexpr double kTrialsPerFit = 128;
 constexpr int kTemperatures = 49;  // 0.125 … 8, log-spaced; the middle one is 1
 
 double sigmoid(double x) {

@@ -364,6 +364,7 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineConfig& reque
     parts->blocks = make_block_space(c, sizes.value().num_blocks, fingerprint);
     SchedulerConfig scheduling = scheduler_config(c, m);
     scheduling.force_preempt = hooks.force_preempt;
+    scheduling.force_no_drafts = hooks.force_no_drafts;
     if (c.nextn > 0) {
         DI_RETURN_IF_ERROR(parts->make_spec_planner());
         scheduling.spec = parts->spec.get();

@@ -25,6 +25,7 @@ namespace deepinfer {
 /// Doors for tests: interventions that no configuration offers.
 struct EngineHooks {
     std::function<bool(uint64_t step, const Sequence&)> force_preempt;  ///< see SchedulerConfig
+    std::function<bool(uint64_t step)> force_no_drafts;                 ///< likewise
     DraftOverride drafts;  ///< sees and changes what is proposed for a sequence
 };
 

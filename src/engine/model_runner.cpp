@@ -9,6 +9,12 @@
 #include "engine/sequence_images.h"
 
 namespace deepinfer {
+namespace {
+
+/// Of a sequence whose window was left behind: rows that it must hold again before drafts.
+constexpr int32_t kLeastDraftWindow = 32;
+
+}  // namespace
 
 ModelRunner::ModelRunner(DeepseekV41& model,
                          const CacheView& cache,
@@ -24,9 +30,15 @@ ModelRunner::ModelRunner(DeepseekV41& model,
       verifier_(sampler_, options.rule, options.eos_token_id),
       device_sampler_(model) {
     slots_.resize(static_cast<size_t>(cache.num_slots));
+    draft_floor_.resize(slots_.size());
 }
 
 ModelRunner::~ModelRunner() = default;
+
+void ModelRunner::copy_slot(int32_t from, int32_t to) {
+    copier_.copy_slot(from, to);
+    draft_floor_[static_cast<size_t>(to)] = draft_floor_[static_cast<size_t>(from)];
+}
 
 /// Drafts for the chunks that want some. Nothing is in flight here: the step before has been
 /// sampled, so every slot's newest token is its anchor.
@@ -41,7 +53,11 @@ void ModelRunner::propose(const StepPlan& plan) {
         SlotState& slot = slot_of(c);
         const int64_t most = std::min<int64_t>(c.num_drafts, slot.room() - 1);
         if (most <= 0) continue;
-        jobs.push_back({c.slot, &slot, c.window_floor, most});
+        const int32_t floor = std::max(c.window_floor, draft_floor_[static_cast<size_t>(c.slot)]);
+        const auto position = static_cast<int32_t>(slot.tokens.size()) - 1;
+        // What a stage sees of so few rows is no ground for a guess.
+        if (floor > c.window_floor && position - floor < kLeastDraftWindow) continue;
+        jobs.push_back({c.slot, &slot, floor, most});
         chunks.push_back(i);
     }
     const int block = plan.draft_block > 0 ? plan.draft_block : options_.nextn;
@@ -114,6 +130,7 @@ void ModelRunner::add_image_rows(const SlotState& slot, SequenceChunk* chunk, Ba
 
 Batch ModelRunner::build_batch(const StepPlan& plan) {
     Batch batch;
+    batch.draft_windows = plan.draft_windows;
     batch.seqs.reserve(plan.chunks.size());
     for (size_t i = 0; i < plan.chunks.size(); ++i) {
         const ChunkPlan& c = plan.chunks[i];
@@ -140,6 +157,8 @@ Batch ModelRunner::build_batch(const StepPlan& plan) {
             s.lookback.assign(slot.tokens.begin() + from, slot.tokens.begin() + r.start_pos);
         }
         r.num_rows = s.num_tokens;
+        if (!plan.draft_windows)
+            draft_floor_[static_cast<size_t>(c.slot)] = s.start_pos + s.num_tokens;
         r.drafts.num_verified = static_cast<int32_t>(drafts.size());
         const auto first_row = static_cast<int32_t>(batch.token_ids.size());
         for (size_t k = 0; k < c.token_ids.size(); ++k) {
@@ -187,11 +206,15 @@ void ModelRunner::launch(std::shared_ptr<const StepPlan> plan) {
     free_jobs_.clear();
     constrained_jobs_.clear();
     score_jobs_.clear();
-    for (const SlotStart& s : plan_->starts) slots_[static_cast<size_t>(s.slot)].start(s);
-    for (const WindowCopy& c : plan_->saves) copier_.copy_slot(c.from_slot, c.to_slot);
-    for (const WindowCopy& c : plan_->restores) copier_.copy_slot(c.from_slot, c.to_slot);
+    // Before the starts: a slot that starts anew may be the one whose state is saved.
+    for (const WindowCopy& c : plan_->saves) copy_slot(c.from_slot, c.to_slot);
+    for (const SlotStart& s : plan_->starts) {
+        slots_[static_cast<size_t>(s.slot)].start(s);
+        draft_floor_[static_cast<size_t>(s.slot)] = 0;
+    }
+    for (const WindowCopy& c : plan_->restores) copy_slot(c.from_slot, c.to_slot);
     for (const SlotFork& f : plan_->forks) {
-        copier_.copy_slot(f.from_slot, f.to_slot);
+        copy_slot(f.from_slot, f.to_slot);
         for (const auto& [from, to] : f.blocks) copier_.copy_block(from, to);
     }
     encode(plan_->encode);

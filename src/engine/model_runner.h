@@ -67,6 +67,8 @@ class ModelRunner final : public StepExecutor {
 
     SlotState& slot_of(const ChunkPlan& c) { return slots_[static_cast<size_t>(c.slot)]; }
     void propose(const StepPlan& plan);
+    /// Copies rings and tails, and how far the rings reach.
+    void copy_slot(int32_t from, int32_t to);
     void trim_proposals(const StepPlan& plan);
     void encode(const EncodePlan& plan);
     /// The rows of `chunk` that lie inside pictures, and its dead look-backs.
@@ -90,6 +92,9 @@ class ModelRunner final : public StepExecutor {
     DraftVerifier verifier_;
     DeviceSampler device_sampler_;
     std::vector<SlotState> slots_;
+    /// [slots] First position whose rows are in the drafts' windows, and all behind it. Steps that
+    /// need no drafts leave the windows behind (StepPlan::draft_windows).
+    std::vector<int32_t> draft_floor_;
     std::unordered_map<std::string, EncodedImage> encoded_;  ///< pictures by their key
     std::vector<EncodeItem> encoding_;                       ///< the batch under way
     HostLogits host_logits_;

@@ -112,6 +112,11 @@ std::shared_ptr<const StepPlan> Scheduler::plan_step() {
     plan_prefills(*plan, budget);
     plan_admissions(*plan, budget);
     if (plan->empty()) return plan;
+    if (config_.spec != nullptr) {
+        const int64_t all = static_cast<int64_t>(running_.size());
+        plan->draft_windows = plan->has_drafts() || config_.spec->keeps_windows(all);
+    }
+    if (config_.force_no_drafts && config_.force_no_drafts(plan->step)) plan->draft_windows = false;
     ++next_step_;
     ++stats_.steps;
     stats_.prefill_tokens += plan->num_prefill_rows;

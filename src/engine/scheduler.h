@@ -59,6 +59,8 @@ struct SchedulerConfig {
     /// Tests: sequences that decode and for which this says true are preempted before the step is
     /// planned.
     std::function<bool(uint64_t step, const Sequence&)> force_preempt;
+    /// Tests: steps for which this says true verify no drafts and leave the drafts' windows behind.
+    std::function<bool(uint64_t step)> force_no_drafts;
 };
 
 /// Counters of the scheduler; the engine adds its own.

@@ -11,7 +11,9 @@
 //                row is dear a draft or two per sequence are all that pays
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -60,6 +62,11 @@ class SpecPlanner {
                     int64_t other_rows,
                     int64_t most,
                     int64_t context);
+    /// Whether the rows of a step with this many sequences are to go into the drafts' windows.
+    /// Where no drafts are used they need not: that costs a twentieth of a small model's step.
+    bool keeps_windows(int64_t sequences) const {
+        return !options_.auto_off || switch_.wanted_soon(sequences);
+    }
     /// Learns from a finished step.
     void observe(const StepPlan& plan, const StepResult& result);
 
@@ -77,20 +84,39 @@ class SpecPlanner {
         uint32_t epoch = 0;
         Seen newer, older;
     };
+    /// `needed`: some drafts are to be verified, whatever the costs say.
     void choose(uint64_t step,
                 const std::vector<Decode>& decodes,
                 int64_t other_rows,
                 int64_t most,
                 int64_t context,
+                bool needed,
                 Decision* decision);
+    void after_choice(uint64_t step, int64_t decodes, Decision* decision);
     std::vector<float> expected(uint64_t step, const Decode& one) const;
     void learn(const ChunkPlan& chunk, const ChunkResult& result, const StepPlan& plan);
+    /// A finished step, counted.
+    struct Step {
+        int64_t all_rows = 0, context = 0;
+        int64_t decodes = 0, rows = 0, tokens = 0, drafted = 0;  ///< of the sequences that decode
+    };
     void measure(const StepPlan& plan, const StepResult& result);
+    void correct_costs(const StepPlan& plan, const StepResult& result, const Step& step);
 
     SpecOptions options_;
     DraftCalibration calibration_;
     StepCosts costs_;
+    RowLine line_;
+    /// Time of the latest steps ÷ what the costs said, by batch size; without and with drafts. Rows
+    /// of as many sequences cost more than as many rows of few.
+    struct Off {
+        double by = 1;
+        int64_t steps = 0;
+        void add(double measured);
+    };
+    std::array<Off, 2> off_[SpecSwitch::kBuckets];
     SpecSwitch switch_;
+    std::deque<uint64_t> chose_none_;  ///< steps in flight that the costs left without drafts
     DraftMetrics metrics_;
     std::vector<History> history_;  ///< by slot
     /// [nextn] Chance that draft k is accepted when those before it are, as the confidences of late

@@ -246,6 +246,31 @@ TEST(StepCosts, CurvesRiseInterpolateAndFollow) {
     EXPECT_EQ(StepCosts::sizes(300).back(), 300);
 }
 
+TEST(RowLine, TakesPromptRowsOffWhatAStepTook) {
+    RowLine line;
+    EXPECT_FALSE(line.known());
+    for (int i = 0; i < 20; ++i) line.add(16, 2600);
+    EXPECT_FALSE(line.known());  // one size tells no slope
+    std::mt19937_64 random(8);
+    for (int i = 0; i < 200; ++i) {
+        const auto rows = static_cast<int64_t>(1 + random() % 40);
+        const double us =
+            (1000 + 100 * static_cast<double>(rows)) * (0.9 + 0.2 * random_unit(random));
+        line.add(rows, static_cast<int64_t>(us));
+    }
+    ASSERT_TRUE(line.known());
+    EXPECT_NEAR(line.share(16, 32), 2600.0 / 4200, 0.02);
+    EXPECT_EQ(line.share(7, 7), 1);
+    // Rows that cost nothing, and steps that fall with their rows.
+    RowLine flat;
+    for (int i = 0; i < 20; ++i) flat.add(1 + i % 3, 1000 - 10 * (i % 3));
+    EXPECT_EQ(flat.share(1, 3), 1);
+    // No fixed part at all: nothing is less than nothing.
+    RowLine steep;
+    for (int i = 0; i < 20; ++i) steep.add(1 + i % 2, 100 + 300 * (i % 2));
+    EXPECT_NEAR(steep.share(1, 2), 0.5, 1e-9);
+}
+
 /// Drives the planner with some sequences, a drafter that is right with a fixed chance and a cost
 /// model: "plain" for one row and "verify_per_extra_row" for each other, "draft" for drafting and
 /// "draft_per_row" for each drafted token.
@@ -413,37 +438,6 @@ TEST(SpecPlanner, BlocksAreAsLongAsPays) {
             }
         }
     }
-}
-
-TEST(SpecSwitch, StepsThatAnotherProcessDelayedDecideNothing) {
-    std::mt19937_64 random(4);
-    SpecSwitch s;
-    for (int64_t step = 0; step < 20000; ++step) {
-        const bool drafts = s.use_drafts(4);
-        // Drafts pay by a fifth; one step in ten takes twelve times as long.
-        const int64_t us = (drafts ? 2000 : 1000) * (random() % 10 == 0 ? 12 : 1);
-        s.observe(4, drafts, drafts ? 9 + static_cast<int64_t>(random() % 2) : 4, us);
-    }
-    EXPECT_TRUE(s.on(4));
-    EXPECT_LE(s.num_switched_off(), 1);
-}
-
-TEST(SpecSwitch, ComesBackWhenDraftsPayAgain) {
-    SpecSwitch s;
-    int64_t off_at = -1, on_at = -1;
-    for (int64_t step = 0; step < 6000; ++step) {
-        const bool drafts = s.use_drafts(4);
-        const bool pays = step >= 1000;
-        s.observe(4, drafts, drafts && pays ? 12 : 4, drafts ? 1500 : 1000);
-        if (off_at < 0 && !s.on(4)) off_at = step;
-        if (off_at >= 0 && on_at < 0 && s.on(4)) on_at = step;
-    }
-    EXPECT_GE(off_at, 0);
-    EXPECT_LT(off_at, 100);
-    EXPECT_GT(on_at, 1000);
-    EXPECT_TRUE(s.on(4));
-    EXPECT_TRUE(s.on(64));  // other batch sizes were never asked
-    EXPECT_EQ(s.num_switched_off(), 1);
 }
 
 TEST(DraftMetrics, CountsRoundsAndReliability) {

@@ -48,6 +48,37 @@ void CostCurve::scale(double factor) {
     for (auto& [size, us] : points_) us *= factor;
 }
 
+void RowLine::add(int64_t rows, int64_t us) {
+    if (rows <= 0 || us <= 0) return;
+    constexpr double kFade = 1 - 1.0 / 64;
+    const auto x = static_cast<double>(rows), y = static_cast<double>(us), w = 1 / (y * y);
+    for (double* sum : {&n_, &x_, &xx_, &y_, &xy_}) *sum *= kFade;
+    n_ += w;
+    x_ += w * x;
+    xx_ += w * x * x;
+    y_ += w * y;
+    xy_ += w * x * y;
+}
+
+bool RowLine::known() const {
+    // A spread of a tenth of the mean.
+    return n_ > 0 && n_ * xx_ - x_ * x_ > 0.01 * x_ * x_;
+}
+
+double RowLine::row_us() const {
+    return std::clamp((n_ * xy_ - x_ * y_) / (n_ * xx_ - x_ * x_), 0.0, y_ / x_);
+}
+
+double RowLine::fixed_us() const {
+    return (y_ - row_us() * x_) / n_;
+}
+
+double RowLine::share(int64_t rows, int64_t all) const {
+    DI_CHECK(known());
+    const double fixed = fixed_us(), row = row_us();
+    return (fixed + row * static_cast<double>(rows)) / (fixed + row * static_cast<double>(all));
+}
+
 void StepCosts::set(std::vector<std::pair<int64_t, double>> verify,
                     std::vector<std::pair<int64_t, double>> draft) {
     for (CostCurve& c : verify_) c.set(verify);

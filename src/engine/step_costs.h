@@ -28,6 +28,23 @@ class CostCurve {
     std::vector<std::pair<int64_t, double>> points_;
 };
 
+/// What steps without drafts took by their rows, as a line: a fixed part and so much a row. Learnt
+/// from whatever runs, old steps fade.
+class RowLine {
+  public:
+    void add(int64_t rows, int64_t us);
+    /// False until steps of different sizes were seen.
+    bool known() const;
+    /// Share of a step of `all` rows that `rows` of them would take alone.
+    double share(int64_t rows, int64_t all) const;
+
+  private:
+    double fixed_us() const;
+    double row_us() const;
+    // Sums of 1, x, x², y and x·y, where steps count by 1 / y²: relative errors are alike.
+    double n_ = 0, x_ = 0, xx_ = 0, y_ = 0, xy_ = 0;
+};
+
 class StepCosts {
   public:
     void set(std::vector<std::pair<int64_t, double>> verify,

@@ -45,6 +45,7 @@ void StepLog::write(const StepPlan& plan,
     j.integer("prefill_rows", plan.num_prefill_rows).integer("decode_rows", plan.num_decode_rows);
     j.integer("replay_rows", plan.num_replay_rows).integer("tokens", tokens);
     j.integer("draft_budget", plan.draft_budget).integer("drafts", drafts);
+    j.boolean("draft_windows", plan.draft_windows);
     j.integer("verified", verified).integer("accepted", accepted);
     j.integer("skipped_rows", plan.num_skipped_rows);
     j.integer("uncut_prompts", plan.num_uncut_prompts);

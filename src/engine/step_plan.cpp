@@ -76,6 +76,7 @@ std::string StepPlan::to_json() const {
     j.integer("prefill_rows", num_prefill_rows).integer("decode_rows", num_decode_rows);
     j.integer("draft_rows", num_draft_rows).integer("draft_budget", draft_budget);
     if (draft_block != 0) j.integer("draft_block", draft_block);
+    if (!draft_windows) j.boolean("draft_windows", false);
     j.number("least_survival", least_survival);
     j.integer("replay_rows", num_replay_rows).integer("skipped_rows", num_skipped_rows);
     j.integer("uncut_prompts", num_uncut_prompts).integer("admitted", num_admitted);

@@ -122,6 +122,7 @@ struct StepPlan {
     /// confidences that only the executor knows. kAllDrafts: what the chunks say.
     int64_t draft_budget = kAllDrafts;
     int32_t draft_block = 0;               ///< tokens drafted per sequence at most; 0 = nextn
+    bool draft_windows = true;             ///< the rows go into the draft stages' windows
     float least_survival = 0;              ///< drafts that survive with less are not verified
     std::vector<DraftScale> draft_scales;  ///< [nextn] calibration of the confidences
 

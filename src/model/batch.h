@@ -35,6 +35,9 @@ struct Batch {
     /// until forward() returns (model/vision_encoder.h, EncodedImage::rows).
     std::vector<const bf16*> image_embeds;
     std::vector<int32_t> logit_rows;  ///< [L] rows whose logits are wanted, ascending
+    /// A model that drafts: the rows go into the stages' window rings. Without, the rings hold
+    /// nothing up to the rows' end (DraftSequence::window_floor).
+    bool draft_windows = true;
 
     int64_t num_rows() const { return static_cast<int64_t>(token_ids.size()); }
 };

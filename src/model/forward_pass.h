@@ -48,9 +48,10 @@ struct ForwardPass : BlockPass {
                 const Tensor& u,
                 const Tensor& qrq);
 
-    /// True if this model drafts: the step's taps feed the stages' window rings.
+    /// True if the step's taps feed the draft stages' window rings.
     bool drafting() const {
-        return static_cast<int64_t>(geometry.layers.size()) > config.num_hidden_layers;
+        return in.draft_windows &&
+               static_cast<int64_t>(geometry.layers.size()) > config.num_hidden_layers;
     }
     /// Appends the window rows of every stage, from the taps of this step's rows.
     void store_draft_windows(const DsparkWeights& w);

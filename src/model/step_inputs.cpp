@@ -66,7 +66,8 @@ void StepInputs::bind(void* device_memory, HostBuffer staging) {
 }
 
 std::vector<int64_t> StepInputs::shapes() const {
-    std::vector<int64_t> s{logit_rows.dim(0), max_end, table_blocks_, image_row_ids.dim(0)};
+    std::vector<int64_t> s{
+        logit_rows.dim(0), max_end, table_blocks_, image_row_ids.dim(0), draft_windows ? 1 : 0};
     for (const RowSet& set : row_sets) {
         s.push_back(set.view.num_rows());
         s.push_back(set.view.num_seqs());
@@ -199,6 +200,7 @@ void StepInputs::build(const Batch& batch,
     DI_CHECK(batch.image_rows.empty() || static_cast<int64_t>(batch.image_rows.size()) == rows);
     if (batch.image_rows.empty()) std::fill_n(host<uint8_t>(all.image_rows), rows, uint8_t{0});
 
+    draft_windows = batch.draft_windows;
     std::map<int64_t, int64_t> counts;
     max_end = 0;
     for (const SequenceChunk& seq : batch.seqs)

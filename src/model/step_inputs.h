@@ -60,6 +60,7 @@ class StepInputs {
     Tensor image_embeds;                     ///< bf16 [K, D] embeddings of the image rows
     Tensor image_row_ids;                    ///< i32 [K] their rows
     std::map<int64_t, EntryInputs> entries;  ///< by compress ratio
+    bool draft_windows = true;               ///< Batch::draft_windows
     int64_t max_end = 0;  ///< largest end position of the step's sequences, or the next of the grid
 
   private:

@@ -41,7 +41,8 @@ std::vector<double> DraftLab::append(int slot,
                                      int position,
                                      const std::vector<int32_t>& history,
                                      const std::vector<int32_t>& ids,
-                                     int chunk) {
+                                     int chunk,
+                                     bool draft_windows) {
     std::vector<int32_t> all(history.begin(), history.begin() + position);
     all.insert(all.end(), ids.begin(), ids.end());
     std::vector<double> logits;
@@ -57,6 +58,7 @@ std::vector<double> DraftLab::append(int slot,
         c.lookback.assign(all.begin() + begin - back, all.begin() + begin);
         Batch batch;
         batch.seqs.push_back(c);
+        batch.draft_windows = draft_windows;
         batch.token_ids.assign(all.begin() + begin, all.begin() + end);
         batch.logit_rows = {end - begin - 1};
         logits = acc_to_host(backend(), model().forward(batch, cache()));

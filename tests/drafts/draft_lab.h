@@ -38,7 +38,8 @@ class DraftLab {
                                int position,
                                const std::vector<int32_t>& history,
                                const std::vector<int32_t>& ids,
-                               int chunk = kMaxRows);
+                               int chunk = kMaxRows,
+                               bool draft_windows = true);
     /// Drafts for several sequences at once; one Drafts each.
     std::vector<Drafts> draft(const std::vector<DraftSequence>& seqs, int block_size = 0);
     /// Every byte of the caches.

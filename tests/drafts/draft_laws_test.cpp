@@ -108,6 +108,26 @@ TEST_P(Drafting, WindowFloorHidesOlderRows) {
     EXPECT_FALSE(lab.draft({{0, 50, 3, 35}})[0] == all);
 }
 
+/// Steps that leave the windows behind: the same logits, and later drafts are those of a floor.
+TEST_P(Drafting, RowsThatWereLeftBehindAreBelowTheFloor) {
+    DraftLab lab("nano", GetParam(), 1);
+    const std::vector<int32_t> text = ids(50), other = random_ids("other", 50, 2000);
+    const auto part = [&](int from, int to) {
+        return std::vector<int32_t>(text.begin() + from, text.begin() + to);
+    };
+    lab.append(1, 0, {}, other);  // what an earlier sequence left in the ring
+    for (const int floor : {42, 49, 50}) {
+        EXPECT_EQ(lab.append(1, 0, {}, part(0, floor), 13, false),
+                  lab.append(0, 0, {}, part(0, floor)));
+        if (floor < 50) {
+            EXPECT_EQ(lab.append(1, floor, text, part(floor, 50)),
+                      lab.append(0, floor, text, part(floor, 50)));
+        }
+        EXPECT_TRUE(lab.draft({{1, 50, 3, floor}})[0] == lab.draft({{0, 50, 3, floor}})[0])
+            << floor;
+    }
+}
+
 TEST_P(Drafting, ForwardIsTheSameWithAndWithoutDrafting) {
     DraftLab drafting("nano", GetParam(), 1), plain("nano", GetParam(), 0);
     const std::vector<int32_t> prompt = ids(48);

@@ -10,6 +10,7 @@ std::string MatrixCase::name() const {
            ", preempt " + std::to_string(preempt) + (kv_cache_bytes > 0 ? ", small pool" : "") +
            (repeat ? ", second run" : "") + ", nextn " + std::to_string(nextn) +
            (varlen ? ", varlen " + spec_budget : "") +
+           (no_drafts > 0 ? ", without drafts every other " + std::to_string(no_drafts) : "") +
            (truncation.empty() ? "" : ", truncation " + truncation);
 }
 
@@ -72,6 +73,10 @@ MatrixResult run_matrix_case(const std::string& checkpoint,
             h = (h ^ (h >> 31)) * 0x94D049BB133111EBull;
             return (h >> 32) < cut;
         };
+    }
+    if (c.no_drafts > 0) {
+        const uint64_t period = c.no_drafts;
+        hooks.force_no_drafts = [period](uint64_t step) { return step / period % 2 == 1; };
     }
     EngineLab lab(config, hooks);
     if (c.repeat) lab.run(requests);

@@ -20,6 +20,7 @@ struct MatrixCase {
     int nextn = 0;               ///< drafts that a decode verifies
     bool varlen = false;
     std::string spec_budget = "model";
+    uint64_t no_drafts = 0;  ///< so many steps with drafts and windows, so many without
     std::string truncation;
     std::string replay;         ///< "" = the default
     bool repeat = false;        ///< run the set twice: the second time prefixes are cached

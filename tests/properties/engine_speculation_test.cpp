@@ -66,6 +66,22 @@ TEST(EngineSpeculation, PreemptionAndTinyBudgetsChangeNothing) {
     expect_same(c);
 }
 
+/// Drafts come and go: what runs meanwhile leaves their windows behind, copies of slots too.
+TEST(EngineSpeculation, StepsThatLeaveTheDraftsWindowsBehindChangeNothing) {
+    for (const uint64_t steps : {3, 40}) {
+        for (const bool async : {false, true}) {
+            MatrixCase c;
+            c.nextn = 3;
+            c.no_drafts = steps;
+            c.async = async;
+            c.preempt = steps == 3 ? 0.1 : 0;
+            c.repeat = steps == 40;
+            c.budget = 64;
+            expect_same(c);
+        }
+    }
+}
+
 TEST(EngineSpeculation, PrefixHitChangesNothing) {
     MatrixCase c;
     c.nextn = 3;

@@ -56,6 +56,7 @@ int64_t Scheduler::plan_drafts(const std::vector<Sequence*>& ready,
                                const Budget& budget,
                                StepPlan& plan) const {
     const int64_t spare = spare_for_drafts(decodes, budget);
+    if (config_.force_no_drafts && config_.force_no_drafts(plan.step)) return 0;
     if (config_.spec == nullptr || config_.nextn == 0) return spare;
     std::vector<SpecPlanner::Decode> asked;
     int64_t context = 0, waiting = 0;
