@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cinttypes>
 #include <condition_variable>
 #include <cstdio>
 #include <fstream>
@@ -24,6 +23,7 @@
 #include "bench_serve.h"
 #include "bench_spec.h"
 #include "bench_steps.h"
+#include "bench_ve.h"
 #include "closed_loop.h"
 #include "command.h"
 #include "deepinfer/engine.h"
@@ -38,7 +38,6 @@ struct Options {
     CommonOptions common;
     std::string name, tag, note, append;
     std::vector<int64_t> batch_sizes;
-    std::vector<std::string> sizes, images;
     int64_t input_len = 128, output_len = 64, num_prompts = 0;
     int64_t context = 1024, non_cached = 0;
     const CLI::Option *context_given = nullptr, *window_steps_given = nullptr;
@@ -55,6 +54,7 @@ struct Options {
     double force_accept = -1;        ///< spec
     bool fixed_lengths = false;      ///< spec
     BenchServeOptions serve;
+    BenchVeOptions ve;
     GrammarBench grammar;
 };
 
@@ -508,54 +508,17 @@ int run_spec(const Options& o) {
     return status.ok() ? kExitOk : fail(status);
 }
 
-/// "640x480", or "546" for a square.
-Result<std::pair<int64_t, int64_t>> read_size(const std::string& text) {
-    int64_t w = 0, h = 0;
-    char rest = 0;
-    const int got = std::sscanf(text.c_str(), "%" SCNd64 "x%" SCNd64 "%c", &w, &h, &rest);
-    if (got == 1 && text.find('x') == std::string::npos) h = w;
-    if ((got == 1 || got == 2) && w >= 1 && h >= 1 && w <= 8192 && h <= 8192)
-        return std::make_pair(w, h);
-    return Status(StatusCode::kInvalidArgument,
-                  "--sizes holds '" + text + "', expected WIDTHxHEIGHT or a side, up to 8192");
-}
-
-int run_vision(Options& o) {
-    VisionBenchOptions b;
-    b.model_dir = o.common.engine.model_dir;
-    b.synthetic = o.common.synthetic;
-    b.images = o.images;
-    b.backend = o.common.engine.backend;
-    b.isa = o.common.engine.isa;
-    b.threads = o.common.engine.threads;
-    b.batches = o.batch_sizes;
-    b.warmup = o.warmup;
-    b.iters = o.repeat;
-    b.cancel = &interrupted;
-    if (o.sizes.empty()) o.sizes = {"546", "1024x768", "1302", "1920x1080"};
-    for (const std::string& text : o.sizes) {
-        const Result<std::pair<int64_t, int64_t>> size = read_size(text);
-        if (!size.ok()) return fail(size.status());
-        b.sizes.push_back(size.value());
-    }
-    install_interrupt_handler();
-    Status written;
-    const Status s = bench_vision(b, [&](const std::string& json) {
-        ordered_json r = ordered_json::parse(json);
+int run_ve(Options& o) {
+    o.ve.batch_sizes = o.batch_sizes;
+    o.ve.warmup = o.warmup;
+    o.ve.repeat = o.repeat;
+    const Status s = run_bench_ve(o.common, o.ve, [&](ordered_json r) {
         r["tag"] = o.tag;
         r["commit"] = build_commit();
         r["note"] = o.note;
-        const std::string line = r.dump() + "\n";
-        std::fputs(line.c_str(), stdout);
-        std::fflush(stdout);
-        if (o.append.empty()) return;
-        std::ofstream file(o.append, std::ios::app | std::ios::binary);
-        file << line;
-        if (!file.flush())
-            written = Status(StatusCode::kInvalidArgument, "cannot append to " + o.append);
+        return write_record(r, o.append);
     });
-    if (!s.ok()) return fail(s);
-    return written.ok() ? (interrupted ? kExitInterrupted : kExitOk) : fail(written);
+    return s.ok() ? (interrupted ? kExitInterrupted : kExitOk) : fail(s);
 }
 
 int run(Options& o) {
@@ -570,7 +533,7 @@ int run(Options& o) {
     if (o.name == "serve") return run_serve(o);
     if (o.name == "scheduler") return run_scheduler(o);
     if (Status s = choose_model(&o.common); !s.ok()) return fail(s);
-    if (o.name == "ve") return run_vision(o);
+    if (o.name == "ve") return run_ve(o);
     for (const int64_t batch : o.batch_sizes)
         o.common.engine.max_num_seqs = std::max(o.common.engine.max_num_seqs, batch);
     install_interrupt_handler();
@@ -623,17 +586,7 @@ Run add_bench(CLI::App& root) {
            "--batch-sizes", o->batch_sizes, "Requests in flight, one record each (default 1,16)")
         ->delimiter(',')
         ->allow_extra_args(false);
-    app->add_option("--image",
-                    o->images,
-                    "ve: time decoding, resizing and cutting these files on one thread instead of "
-                    "the tower (repeatable)");
-    app->add_option("--sizes",
-                    o->sizes,
-                    "ve: sizes of pictures, WIDTHxHEIGHT or a side (default "
-                    "546,1024x768,1302,1920x1080); --batch-sizes, --warmup and --repeat count "
-                    "batches")
-        ->delimiter(',')
-        ->allow_extra_args(false);
+    add_bench_ve_options(*app, o->ve);
     app->add_option("--input-len", o->input_len, "throughput, latency: prompt tokens")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();

@@ -21,7 +21,7 @@ for f in $(ls -S src/backends/cuda/*.cu src/ops/*/*_cuda.cu src/ops/*/*_sm90.cu)
     echo "$nv $extra $f -o $(object "$f")"
 done >> "$build/commands"
 for f in $(ls src/{base,tensor,device,checkpoint,model,tokenizer,judge,ops}/*.cpp src/ops/*/*_ref.cpp src/backends/{ref,cuda}/*.cpp tests/gpu/*.cpp |
-    grep -v -e '_test\.cpp$' -e '_bench\.cpp$') src/kvcache/cache_memory.cpp src/vision/image_{plan,preprocess,resize,decode,input}.cpp src/vision/decode_*.cpp tests/gpu/op_bench.cpp tests/gpu/step_bench.cpp tests/gpu/*_gpu_test.cpp; do
+    grep -v -e '_test\.cpp$' -e '_bench\.cpp$') src/kvcache/cache_memory.cpp src/vision/image_{plan,preprocess,resize,resample,resample_avx2,decode,input}.cpp src/vision/decode_*.cpp tests/gpu/op_bench.cpp tests/gpu/step_bench.cpp tests/gpu/*_gpu_test.cpp; do
     echo "$cxx $f -o $(object "$f")"
 done | sort -u >> "$build/commands"
 nl=$(wc -l < "$build/commands")

@@ -33,7 +33,8 @@ for c in nano/p1 nano/p2 nano/p3 nano/p17 nano/p300 nano/p301 nano/p3.decode nan
     dump=$work/$(echo "$c" | tr / .)
     "$forward" "$backend" "$work/${c%%/*}" "$golden" "$dump" "${force[@]}" > "$dump.log" 2>&1 &&
         python3 tests/golden/compare.py "$golden" "$dump" --mode forced --partial > "$dump.log" 2>&1
-    report "$c forced ($(tail -1 "$dump.log"))" $?
+    rc=$?  # before the text, whose $(...) has an exit status of its own
+    report "$c forced ($(tail -1 "$dump.log"))" $rc
 done
 chunk_law() { # model, golden case, chunk sizes
     local model=$1 input=$work/golden/$1/$2.exact.safetensors first=
@@ -49,5 +50,6 @@ chunk_law nano p301 512 64 7 1
 chunk_law nano512 p3001 512 100
 "$forward" "$backend" "$work/nano" "$work/golden/nano/p301.exact.safetensors" "$work/free" > "$work/free.log" 2>&1 &&
     python3 tests/golden/compare.py "$work/golden/nano/p301.exact.safetensors" "$work/free" --mode free --partial > "$work/free.log" 2>&1
-report "nano/p301 free ($(tail -1 "$work/free.log"))" $?
+rc=$?
+report "nano/p301 free ($(tail -1 "$work/free.log"))" $rc
 exit $failed

@@ -354,7 +354,7 @@ void bench_attention(Bench& b) {
     Tensor pool = b.bytes(pool_blocks * epb * kv_entry_bytes(dh), 0x3737373737373737ull);
     pool = pool.cols(0, pool_blocks * epb * kv_entry_bytes(dh))
                .reshaped({pool_blocks * epb, kv_entry_bytes(dh)});
-    for (int64_t m : {1, 6, 64, 256, 2048}) {
+    for (int64_t m : {1, 6, 24, 64, 128, 256, 2048}) {
         Batch batch = decode_batch(b, m, 32000, epb, pool_blocks);
         const Tensor q = b.normal({m, heads, dh}), sink = b.floats({heads}),
                      out = b.empty(DType::kBF16, {m, heads, dh});

@@ -71,6 +71,10 @@ struct KeyList {
             return p.pool +
                    (block * p.entries_per_block + entry % p.entries_per_block) * p.pool_stride;
         }
+        return window_row(p, j);
+    }
+    /// The same of j < window.
+    __device__ const uint8_t* window_row(const AttentionParams& p, int j) const {
         const int pos = lowest + j, start = p.batch.seq_start[seq];
         if (pos >= start)
             return p.step_rows + (p.batch.seq_rows[seq] + pos - start) * p.step_stride;

@@ -113,74 +113,59 @@ __device__ __forceinline__ PackedRow load_row(const uint8_t* src, bool window, i
     return r;
 }
 
-/// The same from global memory, on its way while other work goes on: as ordinary loads the compiler
-/// masks the scale byte right behind its load, and so waits for every row by itself.
-__device__ __forceinline__ PackedRow fetch_row(const uint8_t* src, bool window, int lane) {
-    PackedRow r;
-    r.codes = make_uint4(0, 0, 0, 0);
-    if (window) {
-        asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(r.codes.x), "=r"(r.codes.y), "=r"(r.codes.z), "=r"(r.codes.w)
-                     : "l"(src + lane * 16));
-        asm volatile("ld.global.nc.u8 %0, [%1];"
-                     : "=r"(r.scale)
-                     : "l"(src + kAttentionDim + lane / 2));
-    } else {
-        asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];"
-                     : "=r"(r.codes.x), "=r"(r.codes.y)
-                     : "l"(src + lane * 8));
-        asm volatile("ld.global.nc.u8 %0, [%1];"
-                     : "=r"(r.scale)
-                     : "l"(src + kAttentionDim / 2 + lane));
+/// 16 dims of a window row with scale byte e as bf16 pairs.
+__device__ __forceinline__ void widen_window(const uint4& codes, uint32_t e, uint32_t (&pairs)[8]) {
+    const uint32_t w[4] = {codes.x, codes.y, codes.z, codes.w};
+    const uint32_t factor = e4m3_factor(max(min(e, kMaxE4m3Scale + 8), 8u) - 8);
+    uint32_t nan = e == 255 ? 0x80u : 0u;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const uint32_t odd = mul_bf16x2(e4m3_odd(w[i]), factor),
+                       even = mul_bf16x2(e4m3_even(w[i]), factor);
+        pairs[2 * i] = __byte_perm(even, odd, 0x5410);      // dims 4i, 4i + 1
+        pairs[2 * i + 1] = __byte_perm(even, odd, 0x7632);  // dims 4i + 2, 4i + 3
+        nan |= (w[i] & 0x7F7F7F7Fu) + 0x01010101u;          // bit 7 of a byte: it was 0x7F
     }
-    return r;
+    nan &= 0x80808080u;
+    if (e > kMaxE4m3Scale + 8 || nan != 0) {
+        // Huge rows need a second power of two; a NaN anywhere makes the row's scores NaN, as it
+        // must.
+        const uint32_t rest = nan != 0 ? 0x7FC07FC0u : bf16x2_power(127 + e - kMaxE4m3Scale - 8);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) pairs[i] = nan != 0 ? rest : mul_bf16x2(pairs[i], rest);
+    }
+}
+/// The factor of 16 dims of an entry: their E4M3 scale times 2^118 in both halves (two exact
+/// steps), which with the 2^-8 of the keys makes 2^126.
+__device__ __forceinline__ uint32_t entry_factor(uint32_t scale) {
+    const uint32_t magnitude = scale & 0x7Fu;
+    const uint32_t code = scale == 0x7F ? 0x7FC07FC0u : magnitude << 4 | magnitude << 20;
+    return mul_bf16x2(mul_bf16x2(code, bf16x2_power(127 + 120)), bf16x2_power(127 + 118));
+}
+/// Eight FP4 codes as bf16 pairs.
+__device__ __forceinline__ void widen_entry(uint32_t w, uint32_t factor, uint32_t (&pairs)[4]) {
+    const uint32_t n0 = mul_bf16x2(e2m1_nibbles<0>(w), factor),
+                   n1 = mul_bf16x2(e2m1_nibbles<1>(w), factor),
+                   n2 = mul_bf16x2(e2m1_nibbles<2>(w), factor),
+                   n3 = mul_bf16x2(e2m1_nibbles<3>(w), factor);
+    // Half h of nk is dim 4h + k.
+    pairs[0] = __byte_perm(n0, n1, 0x5410);
+    pairs[1] = __byte_perm(n2, n3, 0x5410);
+    pairs[2] = __byte_perm(n0, n1, 0x7632);
+    pairs[3] = __byte_perm(n2, n3, 0x7632);
 }
 
 /// The lane's 16 dims as bf16 pairs.
 __device__ __forceinline__ void widen_row(const PackedRow& r, bool window, uint32_t (&pairs)[8]) {
-    if (window) {
-        const uint32_t e = r.scale;
-        const uint32_t w[4] = {r.codes.x, r.codes.y, r.codes.z, r.codes.w};
-        const uint32_t factor = e4m3_factor(max(min(e, kMaxE4m3Scale + 8), 8u) - 8);
-        uint32_t nan = e == 255 ? 0x80u : 0u;
+    if (window) return widen_window(r.codes, r.scale, pairs);
+    const uint32_t factor = entry_factor(r.scale);
+    uint32_t half[4];
+    widen_entry(r.codes.x, factor, half);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const uint32_t odd = mul_bf16x2(e4m3_odd(w[i]), factor),
-                           even = mul_bf16x2(e4m3_even(w[i]), factor);
-            pairs[2 * i] = __byte_perm(even, odd, 0x5410);      // dims 4i, 4i + 1
-            pairs[2 * i + 1] = __byte_perm(even, odd, 0x7632);  // dims 4i + 2, 4i + 3
-            nan |= (w[i] & 0x7F7F7F7Fu) + 0x01010101u;          // bit 7 of a byte: it was 0x7F
-        }
-        nan &= 0x80808080u;
-        if (e > kMaxE4m3Scale + 8 || nan != 0) {
-            // Huge rows need a second power of two; a NaN anywhere makes the row's scores NaN, as
-            // it must.
-            const uint32_t rest =
-                nan != 0 ? 0x7FC07FC0u : bf16x2_power(127 + e - kMaxE4m3Scale - 8);
+    for (int i = 0; i < 4; ++i) pairs[i] = half[i];
+    widen_entry(r.codes.y, factor, half);
 #pragma unroll
-            for (int i = 0; i < 8; ++i) pairs[i] = nan != 0 ? rest : mul_bf16x2(pairs[i], rest);
-        }
-        return;
-    }
-    // The E4M3 scale times 2^118 in both halves (two exact steps), which with the 2^-8 of the keys
-    // makes 2^126.
-    const uint32_t byte = r.scale;
-    const uint32_t code = byte == 0x7F ? 0x7FC07FC0u : (byte & 0x7Fu) << 4 | (byte & 0x7Fu) << 20;
-    const uint32_t factor =
-        mul_bf16x2(mul_bf16x2(code, bf16x2_power(127 + 120)), bf16x2_power(127 + 118));
-    const uint32_t w[2] = {r.codes.x, r.codes.y};
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        const uint32_t n0 = mul_bf16x2(e2m1_nibbles<0>(w[i]), factor),
-                       n1 = mul_bf16x2(e2m1_nibbles<1>(w[i]), factor);
-        const uint32_t n2 = mul_bf16x2(e2m1_nibbles<2>(w[i]), factor),
-                       n3 = mul_bf16x2(e2m1_nibbles<3>(w[i]), factor);
-        // Half h of nk is dim 8i + 4h + k.
-        pairs[4 * i] = __byte_perm(n0, n1, 0x5410);
-        pairs[4 * i + 1] = __byte_perm(n2, n3, 0x5410);
-        pairs[4 * i + 2] = __byte_perm(n0, n1, 0x7632);
-        pairs[4 * i + 3] = __byte_perm(n2, n3, 0x7632);
-    }
+    for (int i = 0; i < 4; ++i) pairs[4 + i] = half[i];
 }
 
 /// raw → bf16 keys; rows past the end become zeros (a stale NaN would survive a zero probability).

@@ -5,9 +5,7 @@
 //
 //   producers  gather the packed rows of a list block into registers, widen them to bf16 and write
 //              them to one of two key buffers (K and V are the same rows)
-//   first      scores = Q · K^T, weights in registers, which go to the other consumer through
-//   shared
-//              memory; values of dims 0 .. 255
+//   first      scores = Q · K^T, weights, handed over in shared memory; values of dims 0 .. 255
 //   second     values of dims 256 .. 511
 //
 // Values of a block are summed from zero, 32 dims at a time, and merged into the registers that
@@ -29,15 +27,16 @@ constexpr int kTile = 8 * kSubtile;
 constexpr int kConsumerRegisters = 192, kProducerRegisters = 64;
 static_assert(256 * (kConsumerRegisters + kProducerRegisters) <= kThreads * 128);
 constexpr int kProducerRows = kBlock / 8;  ///< of a block, for each of the eight producer warps
-constexpr int kBatch = 2;  ///< rows a producer warp has under way beside those that it widens
 
 // Shared memory, from a multiple of 1024.
 constexpr int kQuery = 0, kKeys = kTile;
-constexpr int kWeightWords =
-    36;  ///< a thread's weights as operands (32), then two pairs of factors
+/// A thread's weights as operands (32), then two pairs of factors.
+constexpr int kWeightWords = 36;
 constexpr int kWeights = kKeys + 2 * kTile;
 constexpr int kBarriers = kWeights + 128 * kWeightWords * 4;
 constexpr int kSharedBytes = kBarriers + 4 * 8 + 1024;
+
+constexpr int kHalvesRows = 66;  ///< up to here half of the multiprocessors would be idle
 
 // Named barriers between the consumers (0 is __syncthreads).
 constexpr int kWeightsReady = 1, kWeightsTaken = 2;
@@ -57,42 +56,94 @@ struct Pipeline {
     __device__ __forceinline__ uint32_t empty(int buffer) const { return full(buffer) + 16; }
 };
 
-/// A producer warp's rows of one list block: lane i < kProducerRows knows where row i is; which
-/// rows exist and which are window rows, bit by bit.
-struct WarpRows {
-    const uint8_t* row = nullptr;
-    uint32_t live = 0, window = 0;
+/// A part of a lane's row on its way from memory: 32 dims of an FP4 entry and their two scales, or
+/// 16 dims of an FP8 window row and the scales of 64.
+struct Piece {
+    uint4 codes;
+    uint32_t scales;
 };
 
-__device__ __forceinline__ WarpRows
-look_up(const AttentionParams& p, const KeyList& list, int t, int n, int block, int warp) {
-    const int lane = static_cast<int>(threadIdx.x) & 31,
-              j = block * kBlock + warp * kProducerRows + lane;
-    const bool live = lane < kProducerRows && j < n, window = live && j < list.window;
-    WarpRows r;
-    if (live) {
-        r.row = list.row(p, t, j);
-        for (int at = 0; at < (window ? kWindowBytes : kEntryBytes); at += 128)
-            prefetch_l2(r.row + at);
+/// A lane's part of the list. Lane l works on row l % 8 of its warp's eight: eight neighbouring
+/// lanes store to eight rows, which the swizzle spreads over all banks, and no lane needs to know
+/// another's row. The four lanes of a row share out its packed bytes 16 at a time.
+///
+/// From list entry to address is a chain of dependent loads (list, block table); every list block
+/// makes one step of it, for blocks further ahead.
+struct LaneRows {
+    const AttentionParams& p;
+    const KeyList& list;
+    int t, end, quarter;  ///< nothing at or past list entry `end` is read; which lane of the row
+
+    struct Place {
+        int block, rest;  ///< of the pool
+    };
+    __device__ __forceinline__ bool selected(int at) const { return at >= list.window && at < end; }
+    __device__ __forceinline__ int entry(int at) const {
+        return selected(at) ? p.lists[t * p.list_stride + at - list.window] : 0;
     }
-    r.live = __ballot_sync(0xFFFFFFFFu, live);
-    r.window = __ballot_sync(0xFFFFFFFFu, window);
-    return r;
+    __device__ __forceinline__ Place place(int at, int entry) const {
+        if (!selected(at)) return {0, 0};
+        const int block = entry / p.entries_per_block;
+        return {p.batch.block_table[list.seq * p.batch.block_stride + block],
+                entry - block * p.entries_per_block};
+    }
+    __device__ __forceinline__ const uint8_t* row(int at, const Place& e) const {
+        if (at >= end) return nullptr;
+        if (at < list.window) return list.window_row(p, at);
+        return p.pool +
+               (static_cast<int64_t>(e.block) * p.entries_per_block + e.rest) * p.pool_stride;
+    }
+    /// Part s of four of the row of list entry `at`; half: of a window row's parts. Zeros where
+    /// there is nothing.
+    __device__ __forceinline__ void fetch(
+        Piece& piece, const uint8_t* row, int at, int half, int s) const {
+        const bool window = at < list.window;
+        const uint8_t* codes = row + quarter * 16 + half * 256 + s * 64;
+        const uint8_t* scales = row + (window ? kAttentionDim + half * 8 + s * 2
+                                              : kAttentionDim / 2 + quarter * 2 + s * 8);
+        const bool there = at < end && (half == 0 || window);
+        piece = {make_uint4(0, 0, 0, 0), 0};
+        // As ordinary loads the compiler would wait for every one where it is first looked at.
+        asm volatile(
+            "{\n.reg .pred there;\nsetp.ne.u32 there, %7, 0;\n"
+            "@there ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%5];\n"
+            "@there ld.global.nc.u16 %4, [%6];\n}\n"
+            : "+r"(piece.codes.x),
+              "+r"(piece.codes.y),
+              "+r"(piece.codes.z),
+              "+r"(piece.codes.w),
+              "+r"(piece.scales)
+            : "l"(codes), "l"(scales), "r"(static_cast<uint32_t>(there)));
+    }
+};
+
+__device__ __forceinline__ void store_shared_16(uint32_t to, const uint4& v) {
+    asm volatile(
+        "st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+        : "memory");
 }
 
-__device__ __forceinline__ void fetch_batch(PackedRow (&into)[kBatch],
-                                            const WarpRows& rows,
-                                            int batch) {
-    const int lane = static_cast<int>(threadIdx.x) & 31;
+/// 32 dims from 128 s + 32 quarter on, at `to` (the place of their first eight with s = 0).
+__device__ __forceinline__ void put_entry(const Piece& piece, uint32_t to, int s) {
+    const uint32_t factors[2] = {entry_factor(piece.scales & 0xFFu),
+                                 entry_factor(piece.scales >> 8)};
+    const uint32_t words[4] = {piece.codes.x, piece.codes.y, piece.codes.z, piece.codes.w};
 #pragma unroll
-    for (int r = 0; r < kBatch; ++r) {
-        const int i = batch * kBatch + r;
-        const auto address =
-            __shfl_sync(0xFFFFFFFFu, reinterpret_cast<unsigned long long>(rows.row), i);
-        if ((rows.live >> i & 1u) != 0)
-            into[r] = fetch_row(
-                reinterpret_cast<const uint8_t*>(address), (rows.window >> i & 1u) != 0, lane);
+    for (int k = 0; k < 4; ++k) {
+        uint32_t pairs[4];
+        widen_entry(words[k], factors[k / 2], pairs);
+        store_shared_16((to ^ static_cast<uint32_t>(k << 4)) + s * 2 * kSubtile,
+                        make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));
     }
+}
+/// 16 dims from 256 half + 64 s + 16 quarter on.
+__device__ __forceinline__ void put_window(
+    const Piece& piece, int quarter, uint32_t to, int half, int s) {
+    uint32_t pairs[8];
+    widen_window(piece.codes, piece.scales >> quarter / 2 * 8 & 0xFFu, pairs);
+    to += (half * 4 + s) * kSubtile;
+    store_shared_16(to, make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));
+    store_shared_16(to ^ 16u, make_uint4(pairs[4], pairs[5], pairs[6], pairs[7]));
 }
 
 __device__ __forceinline__ void produce(const AttentionParams& p,
@@ -105,44 +156,58 @@ __device__ __forceinline__ void produce(const AttentionParams& p,
                                         const Pipeline& pipe) {
     const int lane = static_cast<int>(threadIdx.x) & 31,
               warp = static_cast<int>(threadIdx.x) / 32 % 8;
-    constexpr int kBatches = kProducerRows / kBatch;
-    WarpRows mine = look_up(p, list, t, n, first_block, warp), ahead;
-    if (num_blocks > 1) ahead = look_up(p, list, t, n, first_block + 1, warp);
-    PackedRow rows[2][kBatch] = {};
-    fetch_batch(rows[0], mine, 0);
+    const int x = lane % 8, quarter = lane / 8;
+    const LaneRows rows{p, list, t, min(n, (first_block + num_blocks) * kBlock), quarter};
+    int at = first_block * kBlock + warp * kProducerRows + x;
+    // What the block being widened finds done: its parts and address, the next one's address, the
+    // place of the one after that, the list entry of the third.
+    int entry = rows.entry(at), e1 = rows.entry(at + kBlock), e2 = rows.entry(at + 2 * kBlock);
+    LaneRows::Place place = rows.place(at, entry), p1 = rows.place(at + kBlock, e1);
+    entry = rows.entry(at + 3 * kBlock);
+    const uint8_t *row = rows.row(at, place), *next = rows.row(at + kBlock, p1);
+    Piece pieces[4];
+#pragma unroll
+    for (int s = 0; s < 4; ++s) rows.fetch(pieces[s], row, at, 0, s);
+    place = rows.place(at + 2 * kBlock, e2);
+
     // Row 8 warp + x stands at x · 128 with its eight 16-byte pieces permuted by x.
-    uint8_t* const base = shared + kKeys + lane / 4 * kSubtile + warp * kProducerRows * 128;
-    const int piece = lane % 4 * 2;
+    const uint32_t base = shared_address(shared + kKeys) + (warp * kProducerRows + x) * 128;
+    const uint32_t to_entry = base + quarter / 2 * kSubtile + ((quarter % 2 * 4 ^ x) << 4);
+    const uint32_t to_window = base + ((quarter * 2 ^ x) << 4);
     for (int i = 0; i < num_blocks; ++i) {
         const int buffer = i & 1;
-        uint8_t* keys = base + buffer * kTile;
         if (i >= 2) mbarrier_wait(pipe.empty(buffer), (i / 2 - 1) & 1);
+        if (at - x < list.window) {  // at least the warp's first row is a window row
+            const bool window = at < list.window;
 #pragma unroll
-        for (int batch = 0; batch < kBatches; ++batch) {
-            PackedRow(&current)[kBatch] = rows[batch & 1];
-            PackedRow(&next)[kBatch] = rows[(batch + 1) & 1];
-            if (batch + 1 < kBatches)
-                fetch_batch(next, mine, batch + 1);
-            else if (i + 1 < num_blocks)
-                fetch_batch(next, ahead, 0);
+            for (int half = 0; half < 2; ++half) {
 #pragma unroll
-            for (int r = 0; r < kBatch; ++r) {
-                const int x = batch * kBatch + r;
-                uint32_t pairs[8] = {};  // rows past the end: zeros
-                if ((mine.live >> x & 1u) != 0)
-                    widen_row(current[r], (mine.window >> x & 1u) != 0, pairs);
-                uint8_t* to = keys + x * 128;
-                *reinterpret_cast<uint4*>(to + ((piece ^ x) << 4)) =
-                    make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-                *reinterpret_cast<uint4*>(to + ((piece ^ x ^ 1) << 4)) =
-                    make_uint4(pairs[4], pairs[5], pairs[6], pairs[7]);
+                for (int s = 0; s < 4; ++s) {
+                    if (window)
+                        put_window(pieces[s], quarter, to_window + buffer * kTile, half, s);
+                    else if (half == 0)
+                        put_entry(pieces[s], to_entry + buffer * kTile, s);
+                    if (half == 0)
+                        rows.fetch(pieces[s], row, at, 1, s);
+                    else
+                        rows.fetch(pieces[s], next, at + kBlock, 0, s);
+                }
+            }
+        } else {
+#pragma unroll
+            for (int s = 0; s < 4; ++s) {
+                put_entry(pieces[s], to_entry + buffer * kTile, s);
+                rows.fetch(pieces[s], next, at + kBlock, 0, s);
             }
         }
         fence_proxy_async();
         __syncwarp();
         if (lane == 0) mbarrier_arrive(pipe.full(buffer));
-        mine = ahead;
-        if (i + 2 < num_blocks) ahead = look_up(p, list, t, n, first_block + i + 2, warp);
+        at += kBlock;
+        row = next;
+        next = rows.row(at + kBlock, place);
+        place = rows.place(at + 2 * kBlock, entry);
+        entry = rows.entry(at + 3 * kBlock);
     }
 }
 static_assert(kProducerRows == 8, "a row's place among eight permutes its pieces");
@@ -244,15 +309,30 @@ __device__ __forceinline__ void multiply_values(float (&values)[16],
     hold_registers(values);
 }
 
-template <bool kSplit>
+/// How a row is dealt out: a thread block has it all; or a half of the values, which the second
+/// consumer takes while the first is at the next block's scores; or one list block, whose values go
+/// to `split`.
+enum class Deal : uint8_t { kRow, kHalves, kBlocks };
+
+template <Deal kDeal>
 __global__ void __launch_bounds__(kThreads, 1)
     attention_512_wide_kernel(const __grid_constant__ AttentionParams p,
                               const __grid_constant__ SplitBlocks split) {
+    constexpr bool kSplit = kDeal == Deal::kBlocks, kHalves = kDeal == Deal::kHalves;
     begin_kernel();
     extern __shared__ uint8_t unaligned[];
     uint8_t* shared = unaligned + ((1024u - (shared_address(unaligned) & 1023u)) & 1023u);
     const int t = static_cast<int>(blockIdx.x), head0 = static_cast<int>(blockIdx.y) * 64;
     const KeyList list(p, t);
+    for (int i = static_cast<int>(threadIdx.x); i < 64 * (kDim / 8); i += kThreads) {
+        const int h = i / (kDim / 8), c = i % (kDim / 8) * 8;
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (head0 + h < p.heads) {
+            v = *reinterpret_cast<const uint4*>(p.q + t * p.q_stride +
+                                                static_cast<int64_t>(head0 + h) * kDim + c);
+        }
+        *reinterpret_cast<uint4*>(shared + kQuery + swizzled(h, c)) = v;
+    }
     const int n = list.size_of_block(p, t);
     const int first_block = kSplit ? static_cast<int>(blockIdx.z) : 0;
     if (kSplit && first_block * kBlock >= n) return;
@@ -264,15 +344,6 @@ __global__ void __launch_bounds__(kThreads, 1)
             mbarrier_init(pipe.empty(i), 2);  // consumers
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    }
-    for (int i = static_cast<int>(threadIdx.x); i < 64 * (kDim / 8); i += kThreads) {
-        const int h = i / (kDim / 8), c = i % (kDim / 8) * 8;
-        uint4 v = make_uint4(0, 0, 0, 0);
-        if (head0 + h < p.heads) {
-            v = *reinterpret_cast<const uint4*>(p.q + t * p.q_stride +
-                                                static_cast<int64_t>(head0 + h) * kDim + c);
-        }
-        *reinterpret_cast<uint4*>(shared + kQuery + swizzled(h, c)) = v;
     }
     fence_proxy_async();
     __syncthreads();
@@ -290,10 +361,12 @@ __global__ void __launch_bounds__(kThreads, 1)
         const float scale = p.scale * 256.0f;  // the keys' 2^-8
         float top[2], sum[2] = {1.0f, 1.0f};
         for (int i = 0; i < 2; ++i) top[i] = head + 8 * i < p.heads ? p.sink[head + 8 * i] : 0.0f;
-        float out[kSplit ? 1 : 8][16];
+        constexpr int kSteps = 8;  // of 32 dims
+        const int first_step = (kHalves ? static_cast<int>(blockIdx.z) : group) * kSteps;
+        float out[kSplit ? 1 : kSteps][16];
         if constexpr (!kSplit) {
 #pragma unroll
-            for (int q = 0; q < 8; ++q) {
+            for (int q = 0; q < kSteps; ++q) {
 #pragma unroll
                 for (int i = 0; i < 16; ++i) out[q][i] = 0.0f;
             }
@@ -318,18 +391,23 @@ __global__ void __launch_bounds__(kThreads, 1)
             } else {
                 bar_sync<kWeightsReady, 256>();
             }
+            if (kHalves && group == 0) {
+                if (threadIdx.x == 0) mbarrier_arrive(pipe.empty(buffer));
+                continue;
+            }
             // The first consumer too reads its weights back: one place where they begin to live
             // costs fewer registers than two.
             Weights weights;
             take_over(weights, shared);
             if (group == 1 && i + 1 < num_blocks) bar_arrive<kWeightsTaken, 256>();
 #pragma unroll
-            for (int q = 0; q < 8; ++q) {
+            for (int q = 0; q < kSteps; ++q) {
                 float values[16];
-                multiply_values(values,
-                                weights,
-                                keys + static_cast<uint64_t>(
-                                           ((group * 4 + q / 2) * kSubtile + q % 2 * 64) >> 4));
+                multiply_values(
+                    values,
+                    weights,
+                    keys + static_cast<uint64_t>(
+                               ((first_step + q) / 2 * kSubtile + (first_step + q) % 2 * 64) >> 4));
                 if constexpr (kSplit) {
 #pragma unroll
                     for (int half = 0; half < 2; ++half) {
@@ -338,7 +416,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                                     ((static_cast<int64_t>(t) * split.blocks + block) * p.heads +
                                      head + 8 * half) *
                                         kDim +
-                                    group * 256 + q * 32 + lane % 4 * 2;
+                                    (first_step + q) * 32 + lane % 4 * 2;
 #pragma unroll
                         for (int j = 0; j < 4; ++j) {
                             *reinterpret_cast<float2*>(to + j * 8) =
@@ -362,6 +440,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                 bar_sync<kWeightsTaken, 256>();
                 *meeting = factor;
                 bar_arrive<kWeightsReady, 256>();
+                if (kHalves) return;
             } else {
                 bar_arrive<kWeightsTaken, 256>();
                 bar_sync<kWeightsReady, 256>();
@@ -372,10 +451,10 @@ __global__ void __launch_bounds__(kThreads, 1)
                 if (head + 8 * half >= p.heads) continue;
                 const float f = half == 0 ? factor.x : factor.y;
                 uint16_t* dst = p.out + t * p.out_stride +
-                                static_cast<int64_t>(head + 8 * half) * kDim + group * 256 +
+                                static_cast<int64_t>(head + 8 * half) * kDim + first_step * 32 +
                                 lane % 4 * 2;
 #pragma unroll
-                for (int q = 0; q < 8; ++q) {
+                for (int q = 0; q < kSteps; ++q) {
 #pragma unroll
                     for (int j = 0; j < 4; ++j) {
                         *reinterpret_cast<uint32_t*>(dst + q * 32 + j * 8) = cvt_bf16x2(
@@ -390,14 +469,16 @@ __global__ void __launch_bounds__(kThreads, 1)
 }  // namespace
 
 void sparse_attention_512_wide(Stream& stream, const AttentionParams& p) {
-    launch(stream,
-           "sparse_attention_512_wide",
-           attention_512_wide_kernel<false>,
-           dim3(static_cast<unsigned>(p.num_rows), div_up(p.heads, 64)),
-           dim3(kThreads),
-           kSharedBytes,
-           p,
-           SplitBlocks{});
+    const bool halves = p.num_rows <= kHalvesRows;
+    launch(
+        stream,
+        "sparse_attention_512_wide",
+        halves ? attention_512_wide_kernel<Deal::kHalves> : attention_512_wide_kernel<Deal::kRow>,
+        dim3(static_cast<unsigned>(p.num_rows), div_up(p.heads, 64), halves ? 2 : 1),
+        dim3(kThreads),
+        kSharedBytes,
+        p,
+        SplitBlocks{});
 }
 
 void sparse_attention_512_split(Stream& stream,
@@ -405,7 +486,7 @@ void sparse_attention_512_split(Stream& stream,
                                 const SplitBlocks& split) {
     launch(stream,
            "sparse_attention_512_split",
-           attention_512_wide_kernel<true>,
+           attention_512_wide_kernel<Deal::kBlocks>,
            dim3(static_cast<unsigned>(p.num_rows),
                 div_up(p.heads, 64),
                 static_cast<unsigned>(split.blocks)),
