@@ -219,9 +219,14 @@ Status run_bench_steps(EngineConfig config,
     if (backend != "cpu")
         return {StatusCode::kInvalidArgument,
                 "bench steps: backend " + backend + " cannot measure its roofs, expected cpu"};
+    if (config.nextn > 0)
+        return {StatusCode::kInvalidArgument,
+                "bench steps runs without drafts (a draft's passes would be steps of their own), "
+                "but --nextn is " +
+                    std::to_string(config.nextn)};
     register_profiled_backend(backend);
     config.backend = backend + "+profile";
-    config.nextn = 0;  // a draft's passes would be steps of their own
+    config.nextn = 0;
     Result<std::unique_ptr<Engine>> engine = Engine::create(config);
     if (!engine.ok()) return engine.status();
     StepsBench bench(*engine.value(), options);

@@ -39,6 +39,9 @@ void add_bench_ve_options(CLI::App& app, BenchVeOptions& options) {
 Status run_bench_ve(const CommonOptions& common,
                     const BenchVeOptions& options,
                     const std::function<Status(nlohmann::ordered_json)>& emit) {
+    if (!options.images.empty() && !options.sizes.empty())
+        return {StatusCode::kInvalidArgument,
+                "--image times files instead of the tower, --sizes is for the tower: one of them"};
     VisionBenchOptions b;
     b.model_dir = common.engine.model_dir;
     b.synthetic = common.synthetic;

@@ -98,7 +98,7 @@ struct EngineStats {
 /// Facts of the loaded checkpoint.
 struct ModelInfo {
     int64_t vocab_size = 0;     ///< width of the logits
-    int64_t num_token_ids = 0;  ///< ids that mean a token; the others are never generated
+    int64_t num_token_ids = 0;  ///< the tokenizer's last id + 1; ids beyond are never generated
     int64_t num_hidden_layers = 0;
     int64_t max_position_embeddings = 0;
     int64_t sliding_window = 0;

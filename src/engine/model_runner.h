@@ -33,7 +33,7 @@ class ModelRunner final : public StepExecutor {
         SpecRule rule = SpecRule::kCoupled;
         int nextn = 0;  ///< drafts per proposal; > 0 needs a model loaded for drafting
         VisionEncoder* encoder = nullptr;  ///< null: plans hold no pictures
-        int64_t num_ids = 0;               ///< ids that mean a token, all if 0
+        int64_t num_ids = 0;               ///< ids that may be chosen are below, all if 0
     };
     /// model, cache and clock outlive it.
     ModelRunner(DeepseekV41& model,

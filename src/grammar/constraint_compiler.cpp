@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 
 #include "base/work_budget.h"
 #include "deepinfer/structured_output.h"
@@ -38,6 +39,11 @@ void ConstraintCompiler::compile(const StructuredOutputArgs& args, Entry* entry)
                    "so_args: compiling the constraint takes more than " +
                        (time ? std::to_string(config_.compile_ms) + " ms of processor time"
                              : std::to_string(config_.work_bytes) + " bytes of memory"));
+    } catch (const std::bad_alloc&) {  // whoever waits for this entry must hear of its end
+        entry->value = {};
+        entry->bytes = 0;
+        entry->status =
+            Status(StatusCode::kResourceExhausted, "so_args: no memory to compile the constraint");
     }
 }
 

@@ -38,14 +38,14 @@ class Backend {
     /// False once prepare(w) has made a copy that serves every op on it: the caller may give the
     /// host memory back that held the stored form.
     virtual bool reads_stored(const WeightMatrix&) const { return true; }
+    /// The same for a dense tensor (host pointer in, device pointer out).
+    virtual Status prepare(Tensor& t) = 0;
     /// What this machine can do right now, on all threads of the backend, measured in a few
     /// milliseconds: bytes a second of sequential reading beyond the caches, or flops a second of
     /// the widest bf16 (else fp32) multiply-add that the kernels use. 0: the backend cannot tell.
     /// `working_set` (of reading): a set of that many bytes, read again and again; 0: beyond the
     /// caches.
     virtual double measure_roof(Roof, int64_t /*working_set*/ = 0) { return 0; }
-    /// The same for a dense tensor (host pointer in, device pointer out).
-    virtual Status prepare(Tensor& t) = 0;
 };
 
 using BackendFactory = std::function<Result<std::unique_ptr<Backend>>(const BackendOptions&)>;

@@ -81,7 +81,7 @@ struct SamplerWorkspace {
 class Sampler {
   public:
     /// vocab: logits per row. eos_ids: banned, with the request's stop ids, until min_tokens.
-    /// num_ids: ids that mean a token, all if 0; logits beyond them are never looked at.
+    /// num_ids: ids that may be chosen are below it, all if 0; logits beyond are never looked at.
     Sampler(int64_t vocab,
             std::vector<int32_t> eos_ids,
             const RowKernels& kernels = row_kernels(),

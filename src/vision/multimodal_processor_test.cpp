@@ -177,6 +177,29 @@ TEST(MultimodalProcessor, CancelledRequestsGiveTheirBytesBack) {
     pool->cancel(99);  // unknown: ignored
 }
 
+/// Whether the process runs no more; its parent may not have taken notice yet.
+bool ended(pid_t pid) {
+    std::ifstream f("/proc/" + std::to_string(pid) + "/stat");
+    const std::string stat((std::istreambuf_iterator<char>(f)), {});
+    const size_t close = stat.rfind(')');
+    return close == std::string::npos || stat.compare(close, 3, ") Z") == 0;
+}
+
+TEST(MultimodalProcessor, AWorkerThatDiedIdleFailsNobody) {
+    Pool pool(options(1, true));
+    for (uint64_t r = 0; r < 5; ++r) {
+        pool.submit(r, {pixels(50, 60)});
+        ASSERT_TRUE(pool.wait(1));
+        EXPECT_TRUE(pool.take(r).ok()) << "after " << r << " workers died";
+        const pid_t pid = pool->worker_pids().at(0);
+        ASSERT_GT(pid, 0);
+        ASSERT_EQ(kill(pid, SIGKILL), 0);
+        for (int i = 0; i < 1000 && !ended(pid); ++i)
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        ASSERT_TRUE(ended(pid));
+    }
+}
+
 TEST(MultimodalProcessor, AKilledWorkerFailsAtMostTheRequestInHand) {
     Pool pool(options(2, true));
     pool.submit(1000, {pixels(50, 50), pixels(60, 60), pixels(70, 70)});

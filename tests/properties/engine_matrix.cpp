@@ -57,7 +57,7 @@ MatrixResult run_matrix_case(const std::string& checkpoint,
     config.prefix_caching = c.caching;
     config.nextn = c.nextn;
     config.varlen = c.varlen;
-    config.spec_auto_off = c.varlen;  // without, every round is verified, whatever the clock says
+    config.spec_auto_off = c.varlen;  // the law holds with the switch too
     config.spec_budget = c.spec_budget;
     config.truncation = c.truncation;
     config.replay = c.replay;

@@ -117,7 +117,6 @@ TEST(EngineSpeculation, AnyNumberOfRightDraftsAtAnyPosition) {
     const auto expect_plain = [&](int nextn, const DraftOverride& drafts, const std::string& what) {
         EngineConfig c = lab_config("nano");
         c.nextn = nextn;
-        c.spec_auto_off = false;  // rounds are counted
         EngineHooks hooks;
         hooks.drafts = drafts;
         EngineLab lab(c, hooks);

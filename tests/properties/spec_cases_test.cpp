@@ -31,7 +31,6 @@ Request make_request(uint64_t seed, int64_t prompt, int64_t new_tokens, double t
 EngineConfig config_of(int nextn) {
     EngineConfig c = lab_config("nano");
     c.nextn = nextn;
-    c.spec_auto_off = false;  // bad drafts are the point
     return c;
 }
 
